@@ -1,0 +1,46 @@
+/** One timer for everything that waits the same length of time: store deadlines, lease renewals. */
+
+/**
+ * Hands each entry to `onDue` a fixed delay after it was added, unless it was removed before.
+ *
+ * All entries wait equally long, so insertion order is due order: adding and removing are O(1), and one unref'd
+ * timer serves the whole queue, however many requests are under way.
+ */
+export class DelayQueue<Entry> {
+  readonly #delayMs: number
+  readonly #onDue: (entry: Entry) => void
+  readonly #dueAt = new Map<Entry, number>()
+  #timer: NodeJS.Timeout | undefined
+
+  /** @param delayMs at most 2^31 - 1, as for any Node timer */
+  constructor(delayMs: number, onDue: (entry: Entry) => void) {
+    this.#delayMs = delayMs
+    this.#onDue = onDue
+  }
+
+  /** Adds an entry that is not in the queue, or starts its delay anew. */
+  add(entry: Entry): void {
+    this.#dueAt.delete(entry)
+    this.#dueAt.set(entry, performance.now() + this.#delayMs)
+    if (this.#timer === undefined) this.#arm(this.#delayMs)
+  }
+
+  remove(entry: Entry): void {
+    this.#dueAt.delete(entry)
+  }
+
+  #arm(delayMs: number): void {
+    this.#timer = setTimeout(() => this.#fire(), delayMs)
+    this.#timer.unref()
+  }
+
+  #fire(): void {
+    this.#timer = undefined
+    const now = performance.now()
+    for (const [entry, dueAt] of this.#dueAt) {
+      if (dueAt > now) return this.#arm(Math.max(1, dueAt - now))
+      this.#dueAt.delete(entry)
+      this.#onDue(entry)
+    }
+  }
+}

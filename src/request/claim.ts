@@ -1,0 +1,172 @@
+/** Step 3: claim the key, and decide what this request may do. */
+
+import { randomUUID } from 'node:crypto'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { IdempotencyError } from '../errors.ts'
+import type { ClaimOutcome } from '../events.ts'
+import type { StoredResponse } from '../response.ts'
+import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord } from '../store.ts'
+import type { RequestIdempotency } from './context.ts'
+import { fingerprintOf, fingerprintOfChoice } from './fingerprint.ts'
+import type { CoveredRoute } from './route.ts'
+
+/** What a request with a key may do. Everything else is an IdempotencyError. */
+export type Decision =
+  | { readonly kind: 'run'; readonly claim: Claim; readonly sentAt: number }
+  | { readonly kind: 'replay'; readonly record: IdempotencyRecord; readonly response: StoredResponse }
+  | { readonly kind: 'unprotected' }
+
+/** A lease with less left than this share of it is too short to start a handler under. */
+const LEASE_MARGIN = 0.1
+const RETRY_AFTER_OUTAGE_MS = 1_000
+
+/**
+ * Claims the key, waiting for a running first request where the route says so.
+ * @throws IdempotencyError when this request must not run and has nothing to replay
+ */
+export async function claimKey(route: CoveredRoute, request: FastifyRequest, reply: FastifyReply): Promise<Decision> {
+  const context = request.idempotency as RequestIdempotency
+  const fingerprint = fingerprintFor(route, request)
+  const { onInProgress } = route.options
+  const waitUntil = onInProgress === 'reject' ? 0 : performance.now() + onInProgress.waitMs
+  for (;;) {
+    const attempt = new ClaimAttempt(route, request, context.scopedKey, fingerprint)
+    const result = await attempt.send()
+    if (result === undefined) return { kind: 'unprotected' }
+    if (result.outcome === 'claimed') return attempt.accept(result)
+    const remainingMs = waitUntil - performance.now()
+    if (!isRunning(result.record, fingerprint) || remainingMs <= 0) return attempt.decide(result.record)
+    await route.runtime.waiters.wait(context.scopedKey, remainingMs)
+    if (reply.raw.destroyed) return attempt.decide(result.record) // nobody is left to wait for
+  }
+}
+
+function fingerprintFor({ options, ignoredFields }: CoveredRoute, request: FastifyRequest): string {
+  if (options.fingerprint === undefined) return fingerprintOf(request, ignoredFields)
+  const choice: unknown = options.fingerprint(request)
+  const isUsable = typeof choice === 'string' || (typeof choice === 'object' && choice !== null)
+  if (isUsable && !(choice instanceof Promise)) return fingerprintOfChoice(choice)
+  throw new TypeError(`fingerprint(request) must return a string, a Buffer or an object, got ${typeof choice}`)
+}
+
+function isRunning(record: IdempotencyRecord, fingerprint: string): boolean {
+  return record.state === 'pending' && record.leaseRemainingMs > 0 && record.fingerprint === fingerprint
+}
+
+/** One claim attempt with a token of its own. */
+class ClaimAttempt {
+  readonly #route: CoveredRoute
+  readonly #request: FastifyRequest
+  readonly #asked: ClaimRequest
+  readonly #sentAt = performance.now()
+
+  constructor(route: CoveredRoute, request: FastifyRequest, scopedKey: string, fingerprint: string) {
+    const { leaseMs, ttlMs, onLeaseExpired } = route.options
+    this.#route = route
+    this.#request = request
+    this.#asked = {
+      scopedKey,
+      fingerprint,
+      token: randomUUID(),
+      leaseMs,
+      ttlMs,
+      takeOverExpired: onLeaseExpired === 'rerun',
+    }
+  }
+
+  /** The store's answer; undefined when there is none and the route runs without protection. */
+  async send(): Promise<ClaimResult | undefined> {
+    const { runtime, options } = this.#route
+    let answer: Promise<ClaimResult> | undefined
+    try {
+      return await runtime.within(options.storeTimeoutMs, () => {
+        answer = runtime.store.claim(this.#asked)
+        return answer
+      })
+    } catch (error) {
+      this.#emit('error')
+      runtime.events.emit({ type: 'store-error', operation: 'claim', error, ...this.#subject() })
+      this.#giveBackUnknown(answer)
+      if (options.onStoreError === 'reject') throw unavailable('The request was not run.')
+      runtime.events.emit({ type: 'unprotected', ...this.#subject() })
+      return undefined
+    }
+  }
+
+  /** The claim is ours: run the route, unless the answer took so long that the lease may be over. */
+  accept({ claim, takenOver }: ClaimResult & { outcome: 'claimed' }): Decision {
+    const { runtime, options } = this.#route
+    if (takenOver === 'expired') runtime.events.emit({ type: 'lease-expired', ...this.#subject() })
+    if (performance.now() - this.#sentAt >= options.leaseMs * (1 - LEASE_MARGIN)) {
+      this.#emit('error')
+      runtime.inBackground(() => runtime.store.release(claim))
+      throw unavailable('The store answered too late for the request to be run safely.')
+    }
+    this.#emit(takenOver === 'expired' ? 'taken_over' : 'claimed')
+    return { kind: 'run', claim, sentAt: this.#sentAt }
+  }
+
+  /** The key has a record that is not ours: replay it, or say why not. */
+  decide(record: IdempotencyRecord): Decision {
+    if (record.fingerprint !== this.#asked.fingerprint) {
+      this.#emit('mismatch')
+      throw new IdempotencyError(
+        'FST_IDEMPOTENCY_KEY_REUSED',
+        'This Idempotency-Key was already used with a different request. Use a new key for a new operation.',
+      )
+    }
+    if (record.state === 'completed' && record.response !== undefined) return this.#replay(record, record.response)
+    if (record.leaseRemainingMs > 0 || this.#asked.takeOverExpired) {
+      this.#emit('in_progress')
+      throw new IdempotencyError(
+        'FST_IDEMPOTENCY_IN_PROGRESS',
+        'The first request with this Idempotency-Key is still running. Retry later with the same key.',
+        record.leaseRemainingMs,
+      )
+    }
+    this.#emit('uncertain')
+    throw new IdempotencyError(
+      'FST_IDEMPOTENCY_UNCERTAIN',
+      'An earlier attempt with this Idempotency-Key stopped without an answer. It may or may not have taken effect.',
+    )
+  }
+
+  #replay(record: IdempotencyRecord, response: StoredResponse): Decision {
+    this.#emit(response.replayable ? 'replayed' : 'not_replayable')
+    if (response.replayable) return { kind: 'replay', record, response }
+    throw new IdempotencyError(
+      'FST_IDEMPOTENCY_NOT_REPLAYABLE',
+      'The operation ran, but its response could not be recorded. Do not repeat it; look up its result instead.',
+    )
+  }
+
+  /**
+   * Without an answer the claim may exist, or come to exist when a queued command runs later. It is given back by
+   * token: at once, and again should the late answer say that it was made after all.
+   */
+  #giveBackUnknown(answer: Promise<ClaimResult> | undefined): void {
+    const { runtime } = this.#route
+    runtime.inBackground(() => runtime.store.release({ ...this.#asked, fence: 0 }))
+    const giveBack = (late: ClaimResult) => {
+      if (late.outcome === 'claimed') runtime.inBackground(() => runtime.store.release(late.claim))
+    }
+    answer?.then(giveBack, () => {})
+  }
+
+  #emit(outcome: ClaimOutcome): void {
+    const durationMs = performance.now() - this.#sentAt
+    this.#route.runtime.events.emit({ type: 'claim', outcome, durationMs, ...this.#subject() })
+  }
+
+  #subject() {
+    return { store: this.#route.runtime.store.name, scopedKey: this.#asked.scopedKey, request: this.#request }
+  }
+}
+
+function unavailable(detail: string): IdempotencyError {
+  return new IdempotencyError(
+    'FST_IDEMPOTENCY_STORE_UNAVAILABLE',
+    `${detail} Retry with the same key.`,
+    RETRY_AFTER_OUTAGE_MS,
+  )
+}

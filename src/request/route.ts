@@ -1,0 +1,51 @@
+/** A covered route: its options, and what is worked out once for all its requests. */
+
+import type { FastifyInstance, FastifyRequest, RouteOptions } from 'fastify'
+import type { DelayQueue } from '../delay-queue.ts'
+import type { ResolvedRouteOptions } from '../options.ts'
+import type { Runtime } from '../runtime.ts'
+import { IgnoredFields } from './fingerprint.ts'
+import type { OwnedClaim } from './owned-claim.ts'
+
+export interface CoveredRoute {
+  readonly runtime: Runtime
+  readonly options: ResolvedRouteOptions
+  /** Route pattern with its prefix: `/payments/:id/refunds`. */
+  readonly pattern: string
+  /** Milliseconds; 0 when Fastify does not time this route's handler. */
+  readonly handlerTimeout: number
+  readonly ignoredFields: IgnoredFields | undefined
+  /** Where this route's claims wait for their next renewal. */
+  readonly renewals: DelayQueue<OwnedClaim>
+}
+
+// Set for all routes at once; Fastify's types do not list it.
+interface ServerTimeout {
+  readonly handlerTimeout?: number
+}
+
+export function coveredRoute(
+  instance: FastifyInstance,
+  runtime: Runtime,
+  options: ResolvedRouteOptions,
+  { url, handlerTimeout }: RouteOptions,
+): CoveredRoute {
+  return Object.freeze({
+    runtime,
+    options,
+    pattern: url,
+    handlerTimeout: handlerTimeout ?? (instance.initialConfig as ServerTimeout).handlerTimeout ?? 0,
+    ignoredFields: options.ignoreFields.length === 0 ? undefined : new IgnoredFields(options.ignoreFields),
+    renewals: runtime.renewals(options.leaseMs),
+  })
+}
+
+/** Has Fastify's `handlerTimeout` answered this request already? */
+export function isTimedOut({ handlerTimeout }: CoveredRoute, request: FastifyRequest): boolean {
+  if (handlerTimeout === 0) return false // reading `signal` would make one
+  return isHandlerTimeout(request.signal.reason)
+}
+
+export function isHandlerTimeout(error: unknown): boolean {
+  return (error as { code?: unknown } | undefined)?.code === 'FST_ERR_HANDLER_TIMEOUT'
+}

@@ -1,0 +1,58 @@
+/**
+ * Where recording and replaying meet Fastify: the very first onSend hook.
+ *
+ * What the recorder sees there is what the route sent, before compression, ETags and every other plugin. A replay
+ * enters at the same point, so it passes through the same hooks as the first answer did, once.
+ */
+
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+
+/** Continues sending, with this payload. */
+export type Next = (error: Error | null, payload?: unknown) => void
+
+/** What a request does when its reply is about to be sent: record it, or put the recorded body in. */
+export interface SendStep {
+  onSend(reply: FastifyReply, payload: unknown, next: Next): void
+  onError(reply: FastifyReply, error: Error): void
+}
+
+/** Key of the request property that holds its SendStep; null on requests that neither record nor replay. */
+export const kSendStep = Symbol('fastify-idempotency.send-step')
+
+/** A request as this plugin sees it. */
+export type SteppedRequest = FastifyRequest & { [kSendStep]: SendStep | null }
+
+function onSend(request: FastifyRequest, reply: FastifyReply, payload: unknown, next: Next): void {
+  const step = (request as SteppedRequest)[kSendStep]
+  if (step === null) return next(null, payload)
+  step.onSend(reply, payload, next)
+}
+
+/** Route-level onError hook of covered routes: tells a step that an error is what will be sent. */
+export function onError(request: FastifyRequest, reply: FastifyReply, error: Error, done: () => void): void {
+  ;(request as SteppedRequest)[kSendStep]?.onError(reply, error)
+  done()
+}
+
+/**
+ * Installs the hook in front of all onSend hooks that are already there; those added later come after it anyway.
+ * Fastify has no public way to be first. Where its list of hooks cannot be found, the hook goes last, and plugins
+ * that were registered before this one and rewrite bodies would rewrite a replay again: that is worth a warning.
+ */
+export function installSendStep(instance: FastifyInstance): void {
+  if (instance.hasRequestDecorator(kSendStep)) return // a plugin instance further out has done it
+  instance.decorateRequest(kSendStep, null)
+  const hooks = hooksOf(instance)
+  if (hooks !== undefined) return void hooks.onSend.unshift(onSend)
+  instance.addHook('onSend', onSend)
+  instance.log.warn('idempotency: register fastify-idempotency before every plugin that rewrites bodies in onSend')
+}
+
+function hooksOf(instance: FastifyInstance): { onSend: unknown[] } | undefined {
+  for (let owner: object = instance; owner !== null; owner = Object.getPrototypeOf(owner)) {
+    const symbol = Object.getOwnPropertySymbols(owner).find(({ description }) => description === 'fastify.hooks')
+    const hooks = symbol && (owner as Record<symbol, { onSend?: unknown }>)[symbol]
+    if (Array.isArray(hooks?.onSend)) return { onSend: hooks.onSend }
+  }
+  return undefined
+}

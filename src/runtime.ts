@@ -1,0 +1,105 @@
+/** What all covered routes of one plugin instance share: the store, and everything that outlives a request. */
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { DelayQueue } from './delay-queue.ts'
+import { StoreTimeoutError } from './errors.ts'
+import type { Events } from './events.ts'
+import type { OwnedClaim } from './request/owned-claim.ts'
+import { Waiters } from './request/wait.ts'
+import type { IdempotencyStore } from './store.ts'
+
+interface Deadline {
+  expire(): void
+}
+
+/** Store calls that may fail this often before they are given up; with the delays below, for a few minutes. */
+const ATTEMPTS = 20
+const FIRST_DELAY_MS = 100
+const CLOSE_WAIT_MS = 5_000
+const WAITERS_READ_MS = 1_000
+
+export class Runtime {
+  readonly store: IdempotencyStore
+  readonly events: Events
+  readonly waiters: Waiters
+  readonly #deadlines = new Map<number, DelayQueue<Deadline>>()
+  readonly #renewals = new Map<number, DelayQueue<OwnedClaim>>()
+  readonly #background = new Set<Promise<unknown>>()
+  readonly #closing = new AbortController()
+
+  constructor(store: IdempotencyStore, events: Events) {
+    this.store = store
+    this.events = events
+    this.waiters = new Waiters((scopedKey) => this.within(WAITERS_READ_MS, () => store.read(scopedKey)))
+  }
+
+  /** The renewals of all running claims with this lease: each falls due at a third of it. */
+  renewals(leaseMs: number): DelayQueue<OwnedClaim> {
+    return queueOf(this.#renewals, leaseMs, () => new DelayQueue(Math.ceil(leaseMs / 3), (claim) => claim.renew()))
+  }
+
+  /**
+   * A store call that is waited for no longer than `timeoutMs`.
+   * @throws StoreTimeoutError when it is not over by then: it may still happen
+   */
+  within<Result>(timeoutMs: number, perform: () => Promise<Result>): Promise<Result> {
+    const deadlines = queueOf(
+      this.#deadlines,
+      timeoutMs,
+      () => new DelayQueue(timeoutMs, (deadline) => deadline.expire()),
+    )
+    return new Promise((resolve, reject) => {
+      const deadline = { expire: () => reject(new StoreTimeoutError(timeoutMs)) }
+      deadlines.add(deadline)
+      started(perform)
+        .then(resolve, reject)
+        .finally(() => deadlines.remove(deadline))
+    })
+  }
+
+  /** Starts what no request waits for, and remembers it so that closing the app can wait. Its failure is its own. */
+  inBackground(perform: () => Promise<unknown>): void {
+    const running = started(perform)
+      .catch(() => {})
+      .finally(() => this.#background.delete(running))
+    this.#background.add(running)
+  }
+
+  /**
+   * Repeats a store call with growing delays until it resolves; while the app closes, only once more.
+   * @param maxDelayMs the longest pause between two attempts
+   * @throws what the last attempt threw
+   */
+  async retry<Result>(perform: () => Promise<Result>, maxDelayMs: number): Promise<Result> {
+    for (let attempt = 0; ; attempt++) {
+      await this.#pause(Math.min(FIRST_DELAY_MS * 2 ** attempt, maxDelayMs))
+      try {
+        return await perform()
+      } catch (error) {
+        if (attempt === ATTEMPTS - 1 || this.#closing.signal.aborted) throw error
+      }
+    }
+  }
+
+  async #pause(delayMs: number): Promise<void> {
+    await sleep(delayMs, undefined, { ref: false, signal: this.#closing.signal }).catch(() => {})
+  }
+
+  /** Lets what is under way finish, within bounds, then closes the store. */
+  async close(): Promise<void> {
+    this.#closing.abort()
+    await Promise.race([Promise.all(this.#background), sleep(CLOSE_WAIT_MS, undefined, { ref: false })])
+    await this.store.close?.()
+  }
+}
+
+function queueOf<Entry>(queues: Map<number, DelayQueue<Entry>>, delayMs: number, make: () => DelayQueue<Entry>) {
+  const queue = queues.get(delayMs) ?? make()
+  queues.set(delayMs, queue)
+  return queue
+}
+
+// A store that throws instead of rejecting must not take the request with it.
+async function started<Result>(perform: () => Promise<Result>): Promise<Result> {
+  return perform()
+}

@@ -1,0 +1,117 @@
+/**
+ * The store contract: what the plugin asks of a store, and the one page a store author reads first.
+ *
+ * The timeline of one record (`leaseMs` short, `ttlMs` long):
+ *
+ * ```
+ *  claim      renew      renew     complete                                   expires
+ *    |----------|----------|----------|==========================================|
+ *    |<- lease ->                     |<----------------- ttlMs ---------------->|
+ *               |<- lease ->
+ *                          |<- lease ->
+ *   pending: 409 to other requests    completed: replayed                    absent
+ *
+ *  claim      crash     lease out          next request
+ *    |----------X----------|..................|----------
+ *    |<------- lease ----->|   still pending, | taken over: fence + 1
+ *    |<--------------------------- ttlMs -------------------------------> then absent
+ *
+ *  claim      fail
+ *    |----------|~~~~~~~~~~~~~~~~~~~~~|
+ *               |<--- failedTtlMs --->|   the next request takes it over at once, fence + 1
+ * ```
+ *
+ * A lease protects a pending claim; a TTL bounds how long any record is kept. They are never the same
+ * number: a claim that lives as long as a response would turn one crash into a day of 409s.
+ */
+
+import type { StoredResponse } from './response.ts'
+
+/** What a request asks for when it claims a scoped key. All durations in milliseconds, whole and at least 1. */
+export interface ClaimRequest {
+  /** `idem#v1#<credential>#<route>#<key>`: the record's identity, opaque to a store. */
+  readonly scopedKey: string
+  /** Digest of the request; a record with another one is never taken over. */
+  readonly fingerprint: string
+  /** Random, unique per claim attempt. A store that finds it in the record answers `claimed`: the claim came back. */
+  readonly token: string
+  /** How long the claim is protected without a sign of life. */
+  readonly leaseMs: number
+  /** How long a pending record is kept at all when its owner never comes back. */
+  readonly ttlMs: number
+  /** May a pending record whose lease has run out be taken over? `false` leaves it for an operator. */
+  readonly takeOverExpired: boolean
+}
+
+/** The right to write one record, held by the request that took it. */
+export interface Claim {
+  readonly scopedKey: string
+  readonly fingerprint: string
+  readonly token: string
+  /** 1 for a fresh key, one more each time the key is taken over. */
+  readonly fence: number
+}
+
+/** `pending`: an owner runs; `completed`: replayed; `failed`: the next retry takes it over. */
+export type RecordState = 'pending' | 'completed' | 'failed'
+
+/** A record as a store gives it back. Never expired: to a reader, expired means absent. */
+export interface IdempotencyRecord extends Claim {
+  readonly state: RecordState
+  /** Milliseconds of lease left by the store's clock; 0 when it has run out or the record is not pending. */
+  readonly leaseRemainingMs: number
+  /** Present when `completed`. */
+  readonly response?: StoredResponse
+}
+
+/** The answer to a claim. `exists` carries the record in the same round trip. */
+export type ClaimResult =
+  | { readonly outcome: 'claimed'; readonly claim: Claim; readonly takenOver: 'no' | 'failed' | 'expired' }
+  | { readonly outcome: 'exists'; readonly record: IdempotencyRecord }
+
+/**
+ * What a store must do. The laws are DESIGN §6, each one a test in `fastify-idempotency/testing`.
+ *
+ * Every method may reject; the plugin reads a rejection, and a call that outlives `storeTimeoutMs`, as *unknown*:
+ * it may or may not have happened, and may still happen. A store throws {@link ResponseTooLargeError} from
+ * `complete` when it can never take this response.
+ */
+export interface IdempotencyStore {
+  /** Value of the `store` label in metrics and logs: `memory`, `redis`, … */
+  readonly name: string
+
+  /**
+   * Takes the key, or returns the record that has it; one atomic act, one round trip.
+   *
+   * | record found | answer |
+   * |---|---|
+   * | none, or expired | claimed, fence 1 |
+   * | carries this token | claimed, as it stands |
+   * | another fingerprint | exists |
+   * | failed | claimed, fence + 1, `takenOver: 'failed'` |
+   * | pending, lease run out, `takeOverExpired` | claimed, fence + 1, `takenOver: 'expired'` |
+   * | anything else | exists |
+   */
+  claim(request: ClaimRequest): Promise<ClaimResult>
+
+  /** pending (or completed by this same token, sent twice) → completed for `ttlMs`. False: no longer the owner. */
+  complete(claim: Claim, response: StoredResponse, ttlMs: number): Promise<boolean>
+
+  /** pending (or failed by this same token) → failed for `ttlMs`. False: no longer the owner. */
+  fail(claim: Claim, ttlMs: number): Promise<boolean>
+
+  /** Restarts the lease of a pending record: `leaseMs` from now by the store's clock. False: no longer the owner. */
+  renew(claim: Claim, leaseMs: number): Promise<boolean>
+
+  /** Deletes a record that is not completed. False: nothing of this token's was there. */
+  release(claim: Claim): Promise<boolean>
+
+  /** The live record of a key, for waiting requests and operators; undefined when absent or expired. */
+  read(scopedKey: string): Promise<IdempotencyRecord | undefined>
+
+  /** Start-up check, once, off the hot path: sentences to log as warnings. A rejection refuses to start. */
+  check?(): Promise<readonly string[]>
+
+  /** Called when the app closes. Records stay; timers and connections that the store itself opened go. */
+  close?(): Promise<void>
+}
