@@ -19,7 +19,7 @@ import { OwnedClaim } from './request/owned-claim.ts'
 import { Recorder } from './request/record.ts'
 import { reject } from './request/reject.ts'
 import { sendReplay } from './request/replay.ts'
-import { type CoveredRoute, coveredRoute, isTimedOut } from './request/route.ts'
+import { type CoveredRoute, coveredRoute, isTimedOut, unsafeSettings } from './request/route.ts'
 import { runHandler, sentElsewhere } from './request/run.ts'
 import { installSendStep, kSendStep, onError, type SteppedRequest } from './request/send-step.ts'
 import { Runtime } from './runtime.ts'
@@ -59,6 +59,7 @@ function cover(instance: FastifyInstance, runtime: Runtime, options: ResolvedOpt
   if (methods.size === 0) return
   const routeOptions = resolveRouteOptions(options.route, route.config?.idempotency, `${[...methods]} ${route.url}`)
   const covered = coveredRoute(instance, runtime, routeOptions, route)
+  for (const warning of unsafeSettings(covered)) instance.log.warn(`idempotency: ${route.url}: ${warning}`)
   const { header, required } = routeOptions
 
   route.handler = function (this: FastifyInstance, request, reply) {

@@ -35,7 +35,11 @@ export class Runtime {
 
   /** The renewals of all running claims with this lease: each falls due at a third of it. */
   renewals(leaseMs: number): DelayQueue<OwnedClaim> {
-    return queueOf(this.#renewals, leaseMs, () => new DelayQueue(Math.ceil(leaseMs / 3), (claim) => claim.renew()))
+    return queueOf(
+      this.#renewals,
+      leaseMs,
+      () => new DelayQueue(Math.ceil(leaseMs / 3), false, (claim) => claim.renew()),
+    )
   }
 
   /**
@@ -46,7 +50,7 @@ export class Runtime {
     const deadlines = queueOf(
       this.#deadlines,
       timeoutMs,
-      () => new DelayQueue(timeoutMs, (deadline) => deadline.expire()),
+      () => new DelayQueue(timeoutMs, true, (deadline) => deadline.expire()),
     )
     return new Promise((resolve, reject) => {
       const deadline = { expire: () => reject(new StoreTimeoutError(timeoutMs)) }

@@ -40,6 +40,28 @@ export function coveredRoute(
   })
 }
 
+/** What of a route's settings is allowed but not safe, as sentences to warn with. */
+export function unsafeSettings({ options, handlerTimeout }: CoveredRoute): string[] {
+  const { leaseMs, storeTimeoutMs, ttlMs } = options
+  const warnings: string[] = []
+  if (leaseMs <= storeTimeoutMs) {
+    warnings.push(
+      `leaseMs (${leaseMs}) is not longer than storeTimeoutMs (${storeTimeoutMs}); one slow store call can lose the lease`,
+    )
+  }
+  if (leaseMs < handlerTimeout) {
+    warnings.push(
+      `leaseMs (${leaseMs}) is shorter than handlerTimeout (${handlerTimeout}); handlers then rely on every renewal`,
+    )
+  }
+  if (ttlMs < leaseMs) {
+    warnings.push(
+      `ttlMs (${ttlMs}) is shorter than leaseMs (${leaseMs}); responses are forgotten while retries still come`,
+    )
+  }
+  return warnings
+}
+
 /** Has Fastify's `handlerTimeout` answered this request already? */
 export function isTimedOut({ handlerTimeout }: CoveredRoute, request: FastifyRequest): boolean {
   if (handlerTimeout === 0) return false // reading `signal` would make one

@@ -21,8 +21,8 @@ export function listen(app: FastifyInstance): Promise<string> {
   return app.listen({ host: '127.0.0.1', port: 0 })
 }
 
-/** A POST through `inject`, with a key unless it is undefined. */
-export function post(app: FastifyInstance, url: string, key: string | undefined, more: InjectOptions = {}) {
+/** A POST through `inject`, with a key unless it is undefined. On its way at once, awaited or not. */
+export async function post(app: FastifyInstance, url: string, key: string | undefined, more: InjectOptions = {}) {
   const headers = key === undefined ? more.headers : { 'idempotency-key': key, ...more.headers }
   return app.inject({ method: 'POST', url, payload: { amount: 100 }, ...more, ...(headers && { headers }) })
 }

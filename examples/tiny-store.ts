@@ -1,0 +1,101 @@
+/** The smallest store that keeps every law of the contract; a starting point for one of your own. */
+
+import {
+  assertDuration,
+  type Claim,
+  type ClaimRequest,
+  type ClaimResult,
+  decodeResponse,
+  encodeResponse,
+  type IdempotencyRecord,
+  type IdempotencyStore,
+  type StoredResponse,
+} from 'fastify-idempotency'
+
+interface Row extends Claim {
+  state: IdempotencyRecord['state']
+  leaseUntil: number
+  expiresAt: number
+  bytes?: Buffer
+}
+
+/**
+ * Records in a Map. No method awaits between reading a row and writing it, which is what makes each one atomic here;
+ * on a server it takes a conditional write or a script. Rows are never swept: real stores need a bound, or a TTL.
+ */
+export class TinyStore implements IdempotencyStore {
+  readonly name = 'tiny'
+  readonly #rows = new Map<string, Row>()
+  readonly #now: () => number
+
+  constructor(now: () => number = Date.now) {
+    this.#now = now
+  }
+
+  async claim({ scopedKey, fingerprint, token, leaseMs, ttlMs, takeOverExpired }: ClaimRequest): Promise<ClaimResult> {
+    assertDuration('leaseMs', leaseMs)
+    assertDuration('ttlMs', ttlMs)
+    const now = this.#now()
+    const found = this.#live(scopedKey)
+    // Our own token: this claim was made before, and its reply got lost.
+    if (found?.token === token) return { outcome: 'claimed', claim: claimOf(found), takenOver: 'no' }
+    const isLapsed = found?.state === 'pending' && found.leaseUntil <= now && takeOverExpired
+    const isFree = found === undefined || (found.fingerprint === fingerprint && (found.state === 'failed' || isLapsed))
+    if (!isFree) return { outcome: 'exists', record: recordOf(found, now) }
+    const claim = { scopedKey, fingerprint, token, fence: (found?.fence ?? 0) + 1 }
+    this.#rows.set(scopedKey, { ...claim, state: 'pending', leaseUntil: now + leaseMs, expiresAt: now + ttlMs })
+    const takenOver = found === undefined ? 'no' : found.state === 'failed' ? 'failed' : 'expired'
+    return { outcome: 'claimed', claim, takenOver }
+  }
+
+  async complete(claim: Claim, response: StoredResponse, ttlMs: number): Promise<boolean> {
+    assertDuration('ttlMs', ttlMs)
+    const bytes = encodeResponse(response)
+    return this.#write(claim, 'completed', { state: 'completed', expiresAt: this.#now() + ttlMs, bytes })
+  }
+
+  async fail(claim: Claim, ttlMs: number): Promise<boolean> {
+    assertDuration('ttlMs', ttlMs)
+    return this.#write(claim, 'failed', { state: 'failed', expiresAt: this.#now() + ttlMs })
+  }
+
+  async renew(claim: Claim, leaseMs: number): Promise<boolean> {
+    assertDuration('leaseMs', leaseMs)
+    const leaseUntil = this.#now() + leaseMs
+    const expiresAt = Math.max(leaseUntil, this.#live(claim.scopedKey)?.expiresAt ?? 0)
+    return this.#write(claim, 'pending', { leaseUntil, expiresAt })
+  }
+
+  async release(claim: Claim): Promise<boolean> {
+    return this.#write(claim, 'failed', {}) && this.#rows.delete(claim.scopedKey)
+  }
+
+  async read(scopedKey: string): Promise<IdempotencyRecord | undefined> {
+    const found = this.#live(scopedKey)
+    return found && recordOf(found, this.#now())
+  }
+
+  /** Expired means absent, at once, although the row is still there. */
+  #live(scopedKey: string): Row | undefined {
+    const found = this.#rows.get(scopedKey)
+    return found !== undefined && found.expiresAt > this.#now() ? found : undefined
+  }
+
+  /** Only the token in the row may write, while pending, or when the same call was sent twice. */
+  #write(claim: Claim, orAlready: Row['state'], changes: Partial<Row>): boolean {
+    const found = this.#live(claim.scopedKey)
+    const isOwned = found?.token === claim.token && (found.state === 'pending' || found.state === orAlready)
+    if (isOwned) Object.assign(found, changes)
+    return isOwned
+  }
+}
+
+function claimOf({ scopedKey, fingerprint, token, fence }: Row): Claim {
+  return { scopedKey, fingerprint, token, fence }
+}
+
+function recordOf(row: Row, now: number): IdempotencyRecord {
+  const leaseRemainingMs = row.state === 'pending' ? Math.max(0, row.leaseUntil - now) : 0
+  const record = { ...claimOf(row), state: row.state, leaseRemainingMs }
+  return row.bytes ? { ...record, response: decodeResponse(row.bytes) } : record
+}
