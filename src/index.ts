@@ -17,7 +17,7 @@ export {
 } from './errors.ts'
 export type { ClaimOutcome, EventType, IdempotencyEvent, StoreOperation } from './events.ts'
 export type { InstanceIdempotency } from './instance.ts'
-export type { IdempotencyOptions, Outcome, RouteIdempotencyOptions } from './options.ts'
+export type { IdempotencyOptions, MetricsRegistry, Outcome, RouteIdempotencyOptions } from './options.ts'
 export type { RequestIdempotency } from './request/context.ts'
 export { decodeResponse, encodeResponse, type StoredHeaders, type StoredResponse } from './response.ts'
 export type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore, RecordState } from './store.ts'

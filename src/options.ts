@@ -2,7 +2,6 @@
 
 import { inspect } from 'node:util'
 import type { FastifyReply, FastifyRequest, RegisterOptions } from 'fastify'
-import type { Registry } from 'prom-client'
 import { InvalidOptionError } from './errors.ts'
 import { credentialFromHeaders } from './request/key.ts'
 import type { IdempotencyRecord, IdempotencyStore } from './store.ts'
@@ -99,6 +98,12 @@ export interface RouteIdempotencyOptions {
   documentationUrl?: string
 }
 
+/** The part of a prom-client `Registry` that is used; prom-client itself stays optional. */
+export interface MetricsRegistry {
+  registerMetric(metric: never): void
+  getSingleMetric(name: string): unknown
+}
+
 /** Options of `app.register(idempotency, options)`. */
 export interface IdempotencyOptions extends RouteIdempotencyOptions {
   /**
@@ -120,7 +125,7 @@ export interface IdempotencyOptions extends RouteIdempotencyOptions {
    * prom-client registry for the metrics, or false for none.
    * @default the global registry, when prom-client is installed
    */
-  metrics?: Registry | false
+  metrics?: MetricsRegistry | false
 }
 
 type Defaulted =
@@ -244,7 +249,7 @@ const PLUGIN_RULES: Readonly<Record<keyof IdempotencyOptions, Rule>> = {
   global: isBoolean,
   metrics: {
     takes: 'a prom-client Registry or false',
-    accepts: (value) => value === false || typeof (value as Registry | null)?.registerMetric === 'function',
+    accepts: (value) => value === false || typeof (value as MetricsRegistry | null)?.registerMetric === 'function',
   },
 }
 
@@ -262,7 +267,7 @@ export interface ResolvedOptions {
   readonly store: IdempotencyStore | undefined
   readonly methods: ReadonlySet<string>
   readonly global: boolean
-  readonly metrics: Registry | false | undefined
+  readonly metrics: MetricsRegistry | false | undefined
   readonly route: ResolvedRouteOptions
 }
 

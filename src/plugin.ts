@@ -5,6 +5,7 @@ import { IdempotencyError } from './errors.ts'
 import { Events } from './events.ts'
 import { decorate } from './instance.ts'
 import { logEvent } from './logs.ts'
+import { metricsListener } from './metrics.ts'
 import {
   type IdempotencyOptions,
   type ResolvedOptions,
@@ -31,6 +32,8 @@ export async function plugin(instance: FastifyInstance, given: IdempotencyOption
   const events = new Events()
   events.listen(logEvent)
   const runtime = new Runtime(options.store ?? new MemoryStore(), events)
+  const metrics = await metricsListener(options.metrics, runtime.store)
+  if (metrics !== undefined) events.listen(metrics)
 
   decorate(instance, runtime.store)
   installSendStep(instance)

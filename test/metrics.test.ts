@@ -1,0 +1,133 @@
+/** Metrics, logs and channels of one busy app: what is counted, and what must never be seen. */
+
+import assert from 'node:assert/strict'
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
+import { describe, it } from 'node:test'
+import fastify from 'fastify'
+import { register as globalRegistry, Registry } from 'prom-client'
+import idempotency, { MemoryStore } from '../src/index.ts'
+import { createApp, logCollector, post } from './support/app.ts'
+import { breakableStore, gate, until } from './support/stores.ts'
+
+async function sampleOf(registry: Registry, name: string, labels: Record<string, string> = {}) {
+  const metric = await registry.getSingleMetric(name)?.get()
+  const found = metric?.values.find((value) => {
+    const own: Record<string, unknown> = value.labels
+    const isCount = !('metricName' in value) || String(value.metricName).endsWith('_count')
+    return isCount && Object.entries(labels).every(([label, text]) => own[label] === text)
+  })
+  return found?.value ?? 0
+}
+
+describe('metrics', () => {
+  it('count every outcome, with the store as label', async (t) => {
+    const registry = new Registry()
+    const { store, broken } = breakableStore()
+    const app = await createApp(t, { metrics: registry, store, maxResponseBytes: 10 })
+    const { open, opened } = gate()
+    app.post('/pay', async () => 'paid')
+    app.post('/slow', () => opened.then(() => 'slow'))
+    app.post('/large', async () => 'x'.repeat(11))
+    await post(app, '/pay', 'k')
+    await post(app, '/pay', 'k')
+    await post(app, '/pay', 'k', { payload: {} })
+    await post(app, '/large', 'k')
+    await post(app, '/large', 'k')
+    const slow = post(app, '/slow', 'k')
+    await until('the slow one runs', async () => (await sampleOf(registry, 'idempotency_pending')) === 1)
+    await post(app, '/slow', 'k')
+    open()
+    await slow
+    broken.add('claim')
+    await post(app, '/pay', 'other')
+
+    const outcomes = ['claimed', 'replayed', 'mismatch', 'in_progress', 'error']
+    const counts = outcomes.map((outcome) =>
+      sampleOf(registry, 'idempotency_claims_total', { store: 'memory', outcome }),
+    )
+    assert.deepEqual(await Promise.all(counts), [3, 2, 1, 1, 1])
+    assert.equal(await sampleOf(registry, 'idempotency_pending'), 0)
+    assert.equal(await sampleOf(registry, 'idempotency_not_replayable_total'), 1)
+    assert.equal(await sampleOf(registry, 'idempotency_registration_duration_ms', { outcome: 'claimed' }), 3)
+    assert.equal(await sampleOf(registry, 'idempotency_completion_duration_ms'), 3)
+    assert.equal(await sampleOf(registry, 'idempotency_response_bytes'), 2)
+    const failed = { operation: 'claim', reason: 'ECONNREFUSED' }
+    assert.equal(await sampleOf(registry, 'idempotency_store_errors_total', failed), 1)
+    assert.equal(await sampleOf(registry, 'idempotency_store_info'), 1)
+  })
+
+  it('count a full memory store as refused', async (t) => {
+    const registry = new Registry()
+    const app = await createApp(t, { metrics: registry, store: new MemoryStore({ maxRecords: 1 }) })
+    app.post('/pay', async () => 'paid')
+    await post(app, '/pay', 'a')
+    await post(app, '/pay', 'b')
+    assert.equal(await sampleOf(registry, 'idempotency_store_errors_total', { operation: 'claim', reason: 'full' }), 1)
+  })
+
+  it('go to the global registry by default, and to none with false', async () => {
+    globalRegistry.clear()
+    const silent = fastify()
+    await silent.register(idempotency, { metrics: false })
+    await silent.close()
+    assert.equal(globalRegistry.getSingleMetric('idempotency_claims_total'), undefined)
+    const app = fastify()
+    await app.register(idempotency)
+    await app.close()
+    assert.notEqual(globalRegistry.getSingleMetric('idempotency_claims_total'), undefined)
+    globalRegistry.clear()
+  })
+
+  it('of two plugin instances share a registry', async (t) => {
+    const registry = new Registry()
+    for (const key of ['a', 'b']) {
+      const app = await createApp(t, { metrics: registry })
+      app.post('/pay', async () => 'paid')
+      await post(app, '/pay', key)
+    }
+    assert.equal(await sampleOf(registry, 'idempotency_claims_total', { outcome: 'claimed' }), 2)
+  })
+})
+
+describe('what is seen from outside', () => {
+  it('never has a key, a credential or a body in it', async (t) => {
+    const secrets = ['raw-key-1', 'raw%2Dkey', 'Bearer tok-1', 'tok-1', 'body-secret', 'reply-secret']
+    const registry = new Registry()
+    const { lines, logger } = logCollector('trace')
+    const { store, broken } = breakableStore()
+    const app = await createApp(
+      t,
+      { metrics: registry, store, credential: (r) => String(r.headers.authorization) },
+      { logger },
+    )
+    app.post('/pay', async () => ({ secret: 'reply-secret' }))
+    const headers = { authorization: 'Bearer tok-1' }
+    const send = (payload = { secret: 'body-secret' }) => post(app, '/pay', 'raw-key-1', { headers, payload })
+    await send()
+    await send()
+    await send({ secret: 'body-secret-2' })
+    for (const operation of ['claim', 'complete'] as const) {
+      broken.add(operation)
+      await send()
+    }
+    const seen = (await registry.metrics()) + JSON.stringify(lines)
+    for (const secret of secrets) assert.ok(!seen.includes(secret), secret)
+    const replayed = lines.find(({ msg }) => msg === 'idempotency: replayed')
+    assert.match(String(replayed?.['key_digest']), /^[0-9a-f]{16}$/)
+    assert.equal(replayed?.['store'], 'memory')
+    assert.equal(replayed?.['idempotency_status'], 'replayed')
+    assert.equal(typeof replayed?.['duration_ms'], 'number')
+  })
+
+  it('is also told on diagnostics channels', async (t) => {
+    const seen: unknown[] = []
+    const listener = (event: unknown) => seen.push((event as { outcome: string }).outcome)
+    subscribe('fastify-idempotency:claim', listener)
+    t.after(() => unsubscribe('fastify-idempotency:claim', listener))
+    const app = await createApp(t)
+    app.post('/pay', async () => 'paid')
+    await post(app, '/pay', 'k')
+    await post(app, '/pay', 'k')
+    assert.deepEqual(seen, ['claimed', 'replayed'])
+  })
+})
