@@ -1,6 +1,7 @@
 /** One structured line through `request.log` for each event that an operator would look for. */
 
 import { hash } from 'node:crypto'
+import type { FastifyBaseLogger } from 'fastify'
 import { type IdempotencyEvent, reasonOf } from './events.ts'
 
 type Level = 'debug' | 'info' | 'warn' | 'error'
@@ -22,7 +23,8 @@ export function keyDigest(scopedKey: string): string {
 }
 
 // Most requests only reach debug, and at the usual level neither digest nor object should be made for them.
-function isSilent(log: object, level: Level): boolean {
+function isSilent(log: FastifyBaseLogger, level: Level): boolean {
+  if (log[level] === log.fatal) return true // without a logger Fastify has one empty function for all levels
   const { isLevelEnabled } = log as { isLevelEnabled?: (level: string) => boolean }
   return isLevelEnabled !== undefined && !isLevelEnabled.call(log, level)
 }

@@ -35,11 +35,7 @@ export class Runtime {
 
   /** The renewals of all running claims with this lease: each falls due at a third of it. */
   renewals(leaseMs: number): DelayQueue<OwnedClaim> {
-    return queueOf(
-      this.#renewals,
-      leaseMs,
-      () => new DelayQueue(Math.ceil(leaseMs / 3), false, (claim) => claim.renew()),
-    )
+    return queueOf(this.#renewals, leaseMs, newRenewals)
   }
 
   /**
@@ -47,17 +43,19 @@ export class Runtime {
    * @throws StoreTimeoutError when it is not over by then: it may still happen
    */
   within<Result>(timeoutMs: number, perform: () => Promise<Result>): Promise<Result> {
-    const deadlines = queueOf(
-      this.#deadlines,
-      timeoutMs,
-      () => new DelayQueue(timeoutMs, true, (deadline) => deadline.expire()),
-    )
+    const deadlines = queueOf(this.#deadlines, timeoutMs, newDeadlines)
     return new Promise((resolve, reject) => {
       const deadline = { expire: () => reject(new StoreTimeoutError(timeoutMs)) }
+      const succeed = (result: Result) => {
+        deadlines.remove(deadline)
+        resolve(result)
+      }
+      const fail = (error: unknown) => {
+        deadlines.remove(deadline)
+        reject(error)
+      }
       deadlines.add(deadline)
-      started(perform)
-        .then(resolve, reject)
-        .finally(() => deadlines.remove(deadline))
+      started(perform).then(succeed, fail)
     })
   }
 
@@ -97,13 +95,31 @@ export class Runtime {
   }
 }
 
-function queueOf<Entry>(queues: Map<number, DelayQueue<Entry>>, delayMs: number, make: () => DelayQueue<Entry>) {
-  const queue = queues.get(delayMs) ?? make()
+function newDeadlines(timeoutMs: number): DelayQueue<Deadline> {
+  return new DelayQueue(timeoutMs, true, (deadline) => deadline.expire())
+}
+
+function newRenewals(leaseMs: number): DelayQueue<OwnedClaim> {
+  return new DelayQueue(Math.ceil(leaseMs / 3), false, (claim) => claim.renew())
+}
+
+function queueOf<Entry>(
+  queues: Map<number, DelayQueue<Entry>>,
+  delayMs: number,
+  make: (delayMs: number) => DelayQueue<Entry>,
+): DelayQueue<Entry> {
+  const existing = queues.get(delayMs)
+  if (existing !== undefined) return existing
+  const queue = make(delayMs)
   queues.set(delayMs, queue)
   return queue
 }
 
 // A store that throws instead of rejecting must not take the request with it.
-async function started<Result>(perform: () => Promise<Result>): Promise<Result> {
-  return perform()
+function started<Result>(perform: () => Promise<Result>): Promise<Result> {
+  try {
+    return perform()
+  } catch (error) {
+    return Promise.reject(error)
+  }
 }

@@ -51,10 +51,13 @@ export class OwnedClaim {
     // A handler that never answers must not hold its key for ever: after the TTL the lease is left to run out.
     if (sentAt - this.#claimedAt > options.ttlMs) return
     try {
-      const isOwner = await this.#call('renew', () => runtime.store.renew(this.#claim, options.leaseMs))
+      const isOwner = await runtime.within(options.storeTimeoutMs, () =>
+        runtime.store.renew(this.#claim, options.leaseMs),
+      )
       if (!isOwner) return this.#lose()
       this.#leaseUntil = sentAt + options.leaseMs
-    } catch {
+    } catch (error) {
+      this.#failed('renew', error)
       if (performance.now() >= this.#leaseUntil) this.#lose()
     }
     if (!this.#isSettled) renewals.add(this)
@@ -84,16 +87,18 @@ export class OwnedClaim {
   }
 
   async #write(ending: Ending, startedAt: number): Promise<void> {
+    const { runtime, options } = this.#route
     try {
-      const isOwner = await this.#call(ending.outcome, () => this.#perform(ending))
+      const isOwner = await runtime.within(options.storeTimeoutMs, () => this.#send(ending))
       this.#written(ending, isOwner, startedAt)
     } catch (error) {
+      this.#failed(ending.outcome, error)
       if (!isTooLarge(error) || ending.outcome !== 'complete' || !ending.response.replayable) throw error
       await this.#write({ outcome: 'complete', response: withoutBody(ending.response.statusCode) }, startedAt)
     }
   }
 
-  #perform(ending: Ending): Promise<boolean> {
+  #send(ending: Ending): Promise<boolean> {
     const { runtime, options } = this.#route
     switch (ending.outcome) {
       case 'complete':
@@ -123,14 +128,8 @@ export class OwnedClaim {
     })
   }
 
-  async #call(operation: StoreOperation | Outcome, perform: () => Promise<boolean>): Promise<boolean> {
-    const { runtime, options } = this.#route
-    try {
-      return await runtime.within(options.storeTimeoutMs, perform)
-    } catch (error) {
-      runtime.events.emit({ type: 'store-error', operation, error, ...this.#subject() })
-      throw error
-    }
+  #failed(operation: StoreOperation, error: unknown): void {
+    this.#route.runtime.events.emit({ type: 'store-error', operation, error, ...this.#subject() })
   }
 
   #lose(): void {

