@@ -97,5 +97,6 @@ function claimOf({ scopedKey, fingerprint, token, fence }: Row): Claim {
 function recordOf(row: Row, now: number): IdempotencyRecord {
   const leaseRemainingMs = row.state === 'pending' ? Math.max(0, row.leaseUntil - now) : 0
   const record = { ...claimOf(row), state: row.state, leaseRemainingMs }
-  return row.bytes ? { ...record, response: decodeResponse(row.bytes) } : record
+  // A copy: a decoded body is a view of the bytes, and its reader may change it.
+  return row.bytes ? { ...record, response: decodeResponse(Buffer.from(row.bytes)) } : record
 }

@@ -18,7 +18,7 @@ export function logEvent(event: IdempotencyEvent): void {
 }
 
 /** First 16 hex digits of the SHA-256 of a scoped key: enough to join log lines, useless to whoever reads them. */
-export function keyDigest(scopedKey: string): string {
+function keyDigest(scopedKey: string): string {
   return hash('sha256', scopedKey).slice(0, 16)
 }
 

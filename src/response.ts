@@ -1,6 +1,6 @@
 /** The recorded response: what is kept of a reply, which headers, and its bytes for stores that keep bytes. */
 
-/** Headers of a recorded response; a repeated header is an array, in order. Names in lower case. */
+/** Headers of a recorded response, names in lower case. A repeated header is an array; an empty array: removed. */
 export type StoredHeaders = Readonly<Record<string, string | readonly string[]>>
 
 /** A response as it is recorded, before compression and before other plugins' onSend hooks. */
@@ -38,8 +38,8 @@ const DENIED_HEADERS: ReadonlySet<string> = new Set([
 ])
 
 /**
- * The headers to record: those added or changed since the claim, so that what earlier hooks set for each request
- * stays fresh on a replay, less the deny list and whatever `keep` refuses.
+ * The headers to record: those added, changed or removed since the claim, so that what earlier hooks set for each
+ * request stays fresh on a replay, less the deny list and whatever `keep` refuses.
  */
 export function headersToStore(
   before: OutgoingHeaders,
@@ -52,6 +52,9 @@ export function headersToStore(
     if (value === undefined || DENIED_HEADERS.has(name) || isSame(before[name], value)) continue
     const text = Array.isArray(value) ? value.map(String) : String(value)
     if (keep === undefined || keep(name, text)) stored[name] = text
+  }
+  for (const name in before) {
+    if (now[name] === undefined && !DENIED_HEADERS.has(name)) stored[name] = []
   }
   return stored
 }

@@ -86,7 +86,8 @@ export interface IdempotencyStore {
    * | record found | answer |
    * |---|---|
    * | none, or expired | claimed, fence 1 |
-   * | carries this token | claimed, as it stands |
+   * | pending with this token | claimed, as it stands: the claim was sent twice |
+   * | completed or failed with this token | exists, as it stands |
    * | another fingerprint | exists |
    * | failed | claimed, fence + 1, `takenOver: 'failed'` |
    * | pending, lease run out, `takeOverExpired` | claimed, fence + 1, `takenOver: 'expired'` |

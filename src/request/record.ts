@@ -1,13 +1,15 @@
 /** Step 4: the owner's answer is recorded, once, before it leaves. */
 
+import { finished } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Outcome } from '../options.ts'
 import { bodyBytes, headersToStore, type OutgoingHeaders, type StoredResponse, withoutBody } from '../response.ts'
-import { isSendable, isStream, type ReplyStream, tee, unwrapWebResponse } from './body.ts'
+import { adopt, isSendable, isStream, type ReplyStream, unwrapWebResponse } from './body.ts'
 import { type Head, LateAnswer } from './late.ts'
 import type { Ending, OwnedClaim } from './owned-claim.ts'
 import { type CoveredRoute, isHandlerTimeout } from './route.ts'
 import type { Next, SendStep } from './send-step.ts'
+import { Tee } from './tee.ts'
 
 /** Statuses that say "not now" or "not you": the same request may well be answered differently next time. */
 const RELEASED_STATUSES: ReadonlySet<number> = new Set([401, 403, 408, 409, 425, 429])
@@ -25,9 +27,10 @@ export class Recorder implements SendStep {
   readonly #reply: FastifyReply
   readonly #claim: OwnedClaim
   readonly #headersAtClaim: OutgoingHeaders
-  #phase: 'running' | 'recording' | 'recorded' = 'running'
+  /** running → recording (the bytes wait for the store) → [streaming →] recorded. */
+  #phase: 'running' | 'recording' | 'streaming' | 'recorded' = 'running'
   #error: Error | undefined
-  #wasSentTwice = false
+  #copy: Tee | undefined
   /** Set when `handlerTimeout` has answered for the handler, which still runs. */
   late: LateAnswer | undefined
 
@@ -39,63 +42,83 @@ export class Recorder implements SendStep {
     this.#headersAtClaim = reply.getHeaders()
   }
 
+  /** True until an answer has come by. */
   get isRunning(): boolean {
     return this.#phase === 'running'
   }
 
   onError(reply: FastifyReply, error: Error): void {
+    if (this.#phase === 'streaming') return this.#replaceStream()
     if (this.#phase !== 'running') return
     if (reply !== this.#reply || !isHandlerTimeout(error)) this.#error = error
     else this.late ??= new LateAnswer(reply, headOf(reply))
   }
 
-  onSend(reply: FastifyReply, payload: unknown, next: Next): void {
-    if (this.#phase === 'recording') return this.#refuseSecondSend(payload)
-    if (this.#phase === 'recorded' || !isSendable(payload)) return next(null, payload)
-    if (this.late !== undefined && reply === this.#reply) return this.#passTimeout(this.late, payload, next)
-    this.#record(reply, payload).then((sent) => next(null, sent), next)
+  // The stream failed, was timed out, or a later hook did: this client gets the error's reply, the record the copy.
+  #replaceStream(): void {
+    this.#phase = 'recorded'
+    this.#copy?.destroy()
+  }
+
+  onSend(reply: FastifyReply, payload: unknown, next: Next): Promise<unknown> | undefined {
+    if (this.#phase === 'recording' || this.#phase === 'streaming') return this.#refuseSecondSend(payload)
+    if (this.late !== undefined && reply === this.#reply) this.#passTimeout(this.late)
+    else if (this.#phase === 'running' && !this.#isUnrecordable(reply, payload)) return this.#record(reply, payload)
+    next(null, payload)
+    return undefined
   }
 
   // The 503 says that the handler is too slow, not what it did: the claim stays pending until the handler settles.
-  #passTimeout(late: LateAnswer, payload: unknown, next: Next): void {
+  #passTimeout(late: LateAnswer): void {
     this.#claim.markLate()
     late.divert()
-    next(null, payload)
+  }
+
+  /** What the handler has begun to write itself, or what a later hook may yet turn into something to send. */
+  #isUnrecordable(reply: FastifyReply, payload: unknown): boolean {
+    if (isSendable(payload) && !reply.raw.headersSent) return false
+    this.endUnrecordedWhenSent()
+    return true
   }
 
   /**
-   * While the first answer waits for the store Fastify still takes a second one: an async handler that also sends, an
-   * error thrown after sending, a timeout. The first answer is the one that counts; the second is not passed on.
+   * While the first answer waits for the store Fastify still takes a second one, which it would refuse had the first
+   * been sent at once. The first answer counts; the second is not passed on.
    */
-  #refuseSecondSend(payload: unknown): void {
-    this.#wasSentTwice = true
+  #refuseSecondSend(payload: unknown): Promise<never> {
     if (payload !== undefined)
       this.#request.log.warn('idempotency: the reply was already sent; a second answer is ignored')
+    return new Promise(() => {})
   }
 
   async #record(reply: FastifyReply, payload: unknown): Promise<unknown> {
-    this.#phase = 'recording'
     const body = unwrapWebResponse(reply, payload)
+    this.#phase = 'recording'
     const head = headOf(reply)
+    if (isStream(body)) adopt(body)
     const outcome = this.#outcome(reply, this.#error)
-    if (outcome === 'complete' && isStream(body)) {
-      this.#phase = 'recorded'
-      return this.#recordStream(reply, head, body)
-    }
+    if (outcome === 'complete' && isStream(body)) return this.#recordStream(reply, head, body)
     await this.#claim.end(outcome === 'complete' ? this.#completion(head, body as StoredResponse['body']) : { outcome })
     this.#phase = 'recorded'
-    if (this.#wasSentTwice) restore(reply, head)
+    restore(reply, head)
     return body
   }
 
-  #recordStream(reply: FastifyReply, head: Head, source: ReplyStream): ReplyStream {
-    const isEventStream = String(head.headers['content-type']).startsWith('text/event-stream')
+  #recordStream(reply: FastifyReply, head: Head, source: ReplyStream): Tee {
+    const isEventStream = /^text\/event-stream/i.test(String(head.headers['content-type']))
     const limit = isEventStream ? -1 : this.#route.options.maxResponseBytes
-    return tee(source, limit, (body, error) => {
-      const outcome = error === undefined ? 'complete' : this.#outcome(reply, error)
-      if (outcome !== 'complete') return this.#claim.end({ outcome })
-      return this.#claim.end(body === undefined ? bodiless(head.statusCode) : this.#completion(head, body))
+    this.#phase = 'streaming'
+    this.#copy = new Tee(source, limit, async (body, error) => {
+      await this.#claim.end(this.#streamEnding(reply, head, body, error))
+      this.#phase = 'recorded'
     })
+    return this.#copy
+  }
+
+  #streamEnding(reply: FastifyReply, head: Head, body: Buffer | undefined, error: Error | undefined): Ending {
+    const outcome = error === undefined ? 'complete' : this.#outcome(reply, error)
+    if (outcome !== 'complete') return { outcome }
+    return body === undefined ? bodiless(head.statusCode) : this.#completion(head, body)
   }
 
   #completion(head: Head, body: StoredResponse['body'] | undefined): Ending {
@@ -104,7 +127,7 @@ export class Recorder implements SendStep {
     if (bodyBytes(body ?? null) > maxResponseBytes) return bodiless(statusCode)
     try {
       const headers = headersToStore(this.#headersAtClaim, head.headers, storeHeaders)
-      return { outcome: 'complete', response: { statusCode, headers, body: body ?? null, replayable: true } }
+      return { outcome: 'complete', response: { statusCode, headers, body: kept(body), replayable: true } }
     } catch (error) {
       this.#request.log.error({ err: error }, 'idempotency: storeHeaders threw; the response is not recorded')
       return bodiless(statusCode)
@@ -127,7 +150,12 @@ export class Recorder implements SendStep {
     return defaultOutcome(reply.statusCode, error)
   }
 
-  /** The answer went out behind Fastify's back (hijack, raw), or nobody will ever send one. */
+  /** The answer went out, or will go out, past the onSend hooks: once the response is over there is nothing to wait for. */
+  endUnrecordedWhenSent(error?: Error): void {
+    finished(this.#reply.raw, () => this.endUnrecorded(error))
+  }
+
+  /** Nothing was seen to be recorded, and nothing more will come. */
   endUnrecorded(error: Error | undefined = this.#error): void {
     if (this.#phase !== 'running') return
     this.#phase = 'recorded'
@@ -140,12 +168,19 @@ function bodiless(statusCode: number): Ending {
   return { outcome: 'complete', response: withoutBody(statusCode) }
 }
 
+// A copy of bytes, because the handler may use its Buffer again for somebody else's answer.
+function kept(body: StoredResponse['body'] | undefined): StoredResponse['body'] {
+  return Buffer.isBuffer(body) ? Buffer.from(body) : (body ?? null)
+}
+
 function headOf(reply: FastifyReply): Head {
   return { statusCode: reply.statusCode, headers: reply.getHeaders() }
 }
 
+/** Takes back what was done to the reply after it was sent, while the store was asked. */
 function restore(reply: FastifyReply, { statusCode, headers }: Head): void {
-  reply.code(statusCode)
-  for (const name in reply.getHeaders()) reply.removeHeader(name)
-  for (const name in headers) reply.header(name, headers[name])
+  if (reply.statusCode !== statusCode) reply.code(statusCode)
+  const now: OutgoingHeaders = reply.getHeaders()
+  for (const name in now) if (!(name in headers)) reply.removeHeader(name)
+  for (const name in headers) if (now[name] !== headers[name]) reply.removeHeader(name).header(name, headers[name])
 }

@@ -5,7 +5,7 @@ import type { StoredResponse } from '../response.ts'
 import { kSendStep, type Next, type SendStep, type SteppedRequest } from './send-step.ts'
 
 /** Set on every replay; a first answer never has it. */
-export const REPLAYED_HEADER = 'idempotent-replayed'
+const REPLAYED_HEADER = 'idempotent-replayed'
 
 /** Puts the recorded body in where the first answer's body was taken. */
 class Replay implements SendStep {
@@ -15,9 +15,10 @@ class Replay implements SendStep {
     this.#body = body
   }
 
-  onSend(reply: FastifyReply, _payload: unknown, next: Next): void {
+  onSend(reply: FastifyReply, _payload: unknown, next: Next): undefined {
     this.#leave(reply)
-    next(null, this.#body)
+    // A copy, because later hooks may write into it, and the record is shared by all replays.
+    next(null, Buffer.isBuffer(this.#body) ? Buffer.from(this.#body) : this.#body)
   }
 
   onError(reply: FastifyReply): void {
@@ -35,13 +36,14 @@ export function sendReplay(request: FastifyRequest, reply: FastifyReply, respons
   const steppedRequest = request as SteppedRequest
   steppedRequest[kSendStep] = new Replay(response.body)
   reply.code(response.statusCode)
-  for (const name in response.headers) reply.header(name, copyOf(response.headers[name]))
+  for (const name in response.headers) replayHeader(reply, name, response.headers[name] ?? [])
   reply.header(REPLAYED_HEADER, 'true')
   // No payload, so that Fastify neither serializes anything nor touches the recorded content-type.
   reply.send()
 }
 
-// Later hooks may add to a header's values; the record is shared by all replays.
-function copyOf(value: StoredResponse['headers'][string] | undefined): string | string[] {
-  return typeof value === 'string' ? value : [...(value ?? [])]
+function replayHeader(reply: FastifyReply, name: string, value: string | readonly string[]): void {
+  if (typeof value === 'string') reply.header(name, value)
+  else if (value.length === 0) reply.removeHeader(name)
+  else reply.header(name, [...value])
 }

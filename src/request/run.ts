@@ -37,12 +37,19 @@ function untilSent(recorder: Recorder, reply: FastifyReply): Promise<never> {
 }
 
 function returned(recorder: Recorder, reply: FastifyReply, value: unknown): unknown {
-  if (!recorder.isRunning) return value
+  if (!recorder.isRunning) return ignored(reply, value)
   if (recorder.late !== undefined) return answerLate(recorder, recorder.late, value)
   const wroteItself = reply.sent || (value === undefined && reply.raw.headersSent)
-  if (wroteItself) finished(reply.raw, () => recorder.endUnrecorded())
+  if (wroteItself) recorder.endUnrecordedWhenSent()
   else if (value === undefined && isClientGone(reply)) endUnheard(recorder, reply.statusCode, () => reply.send())
   return value
+}
+
+// The handler has sent its answer before: what it returns is a second one, which Fastify would refuse as well.
+function ignored(reply: FastifyReply, value: unknown): Promise<never> {
+  if (value !== undefined)
+    reply.log.warn('idempotency: the reply was already sent; what the handler returned is ignored')
+  return sentElsewhere()
 }
 
 function answerLate(recorder: Recorder, late: LateAnswer, value: unknown): Promise<never> {
@@ -63,12 +70,19 @@ function isClientGone({ request, raw }: FastifyReply): boolean {
   return request.raw.aborted || raw.destroyed || request.raw.socket === null || request.raw.socket.destroyed
 }
 
-function threw(recorder: Recorder, reply: FastifyReply, error: unknown): Promise<never> {
-  if (!recorder.isRunning) throw error
-  if (recorder.late !== undefined) {
-    recorder.late.give(error instanceof Error ? error : new Error(String(error)))
+function threw(recorder: Recorder, reply: FastifyReply, reason: unknown): Promise<never> {
+  const error = reason instanceof Error ? reason : new Error(String(reason))
+  if (!recorder.isRunning) {
+    reply.log.error({ err: reason }, 'idempotency: the handler failed after it had sent its reply')
     return sentElsewhere()
   }
-  if (reply.sent || reply.raw.headersSent) recorder.endUnrecorded(error as Error)
-  throw error
+  if (recorder.late !== undefined) {
+    recorder.late.give(error)
+    return sentElsewhere()
+  }
+  // Once the response has been ended the client has its answer; an error after that does not take it back. Otherwise
+  // the error's reply is recorded as any other, unless an error handler writes it to the raw response.
+  if (reply.raw.writableEnded) recorder.endUnrecorded()
+  else recorder.endUnrecordedWhenSent(error)
+  throw reason
 }

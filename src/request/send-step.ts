@@ -12,7 +12,8 @@ export type Next = (error: Error | null, payload?: unknown) => void
 
 /** What a request does when its reply is about to be sent: record it, or put the recorded body in. */
 export interface SendStep {
-  onSend(reply: FastifyReply, payload: unknown, next: Next): void
+  /** Calls `next`, or returns a promise of the payload to go on with: as in any Fastify hook, one of the two. */
+  onSend(reply: FastifyReply, payload: unknown, next: Next): Promise<unknown> | undefined
   onError(reply: FastifyReply, error: Error): void
 }
 
@@ -22,10 +23,10 @@ export const kSendStep = Symbol('fastify-idempotency.send-step')
 /** A request as this plugin sees it. */
 export type SteppedRequest = FastifyRequest & { [kSendStep]: SendStep | null }
 
-function onSend(request: FastifyRequest, reply: FastifyReply, payload: unknown, next: Next): void {
+function onSend(request: FastifyRequest, reply: FastifyReply, payload: unknown, next: Next) {
   const step = (request as SteppedRequest)[kSendStep]
-  if (step === null) return next(null, payload)
-  step.onSend(reply, payload, next)
+  if (step !== null) return step.onSend(reply, payload, next)
+  next(null, payload)
 }
 
 /** Route-level onError hook of covered routes: tells a step that an error is what will be sent. */

@@ -78,7 +78,8 @@ export class MemoryStore implements IdempotencyStore {
     const now = this.#now()
     const entry = this.#live(request.scopedKey, now)
     if (entry === undefined) return claimed(this.#insert(request, now), 'no')
-    if (entry.token === request.token && entry.state === 'pending') return claimed(entry, 'no')
+    // The driver sent the claim twice. What its owner has made of it since must not be taken over by its echo.
+    if (entry.token === request.token) return echoed(entry, now)
     const takenOver = takeOverReason(entry, request, now)
     if (takenOver === undefined) return { outcome: 'exists', record: recordOf(entry, now) }
     this.#own(entry, request, now)
@@ -279,6 +280,10 @@ function bound(name: string, value: number): number {
 function claimed(entry: Entry, takenOver: 'no' | 'failed' | 'expired'): ClaimResult {
   const { scopedKey, fingerprint, token, fence } = entry
   return { outcome: 'claimed', claim: { scopedKey, fingerprint, token, fence }, takenOver }
+}
+
+function echoed(entry: Entry, now: number): ClaimResult {
+  return entry.state === 'pending' ? claimed(entry, 'no') : { outcome: 'exists', record: recordOf(entry, now) }
 }
 
 function takeOverReason(entry: Entry, request: ClaimRequest, now: number): 'failed' | 'expired' | undefined {

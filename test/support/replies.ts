@@ -8,7 +8,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import { type IdempotencyOptions, type IdempotencyStore, MemoryStore } from '../../src/index.ts'
 import { createApp, listen } from './app.ts'
-import { intercepted, until } from './stores.ts'
+import { gate, intercepted, until } from './stores.ts'
 
 /** What a client has of a response. */
 export interface Answer {
@@ -163,4 +163,16 @@ export function remoteStore(): IdempotencyStore {
     await nextTurn()
     return result
   })
+}
+
+/** Gates around a handler whose client leaves: `entered`, then the test breaks the connection, then `closed`. */
+export function departure() {
+  const entered = gate()
+  const closed = gate()
+  const wait = async (reply: FastifyReply) => {
+    reply.raw.on('close', () => closed.open())
+    entered.open()
+    await closed.opened
+  }
+  return { entered, closed, wait }
 }

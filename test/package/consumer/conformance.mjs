@@ -1,4 +1,12 @@
 import { MemoryStore } from 'fastify-idempotency'
 import { storeConformance } from 'fastify-idempotency/testing'
 
-storeConformance(() => new MemoryStore(), { sharedState: false })
+let now = 0
+
+storeConformance(() => new MemoryStore({ now: () => now }), {
+  sharedState: false,
+  keepsReferences: true,
+  advance(ms) {
+    now += ms
+  },
+})

@@ -47,10 +47,14 @@ app.post('/payments', { config: { idempotency: { required: true, ttlMs: 60_000 }
 })
 app.post<{ Body: { amount: number } }>('/typed', { config: { idempotency: true } }, (request) => request.body.amount)
 app.post('/uncovered', { config: { idempotency: false } }, () => 'ok')
-// @ts-expect-error: no such option
-app.post('/typo', { config: { idempotency: { require: true } } }, () => 'ok')
-// @ts-expect-error: an option of register, not of a route
-app.post('/misplaced', { config: { idempotency: { store: new MemoryStore() } } }, () => 'ok')
+// @ts-expect-error: not a duration in milliseconds
+app.post('/mistake', { config: { idempotency: { ttlMs: '1 minute' } } }, () => 'ok')
+// Fastify infers the type of `config` from what it is given, so only the check at start sees a misspelt name there.
+const route: RouteIdempotencyOptions = {
+  // @ts-expect-error: no such option
+  require: true,
+}
+app.post('/checked', { config: { idempotency: route } }, () => 'ok')
 
 expectTypeOf(app.idempotency.store).toEqualTypeOf<IdempotencyStore>()
 expectTypeOf(app.idempotency.read('key')).resolves.toEqualTypeOf<IdempotencyRecord | undefined>()

@@ -1,0 +1,103 @@
+/**
+ * What the plugin costs on the memory store: server CPU per request and throughput beside a bare route.
+ *
+ * All variants are measured in turn, several rounds in one run, because the machine's speed drifts; each figure is the
+ * median of its rounds. `npm run bench`, or `npm run bench -- <rounds> <seconds>`.
+ */
+
+import { fork } from 'node:child_process'
+import { once } from 'node:events'
+import { fileURLToPath } from 'node:url'
+import autocannon from 'autocannon'
+
+const [rounds = 7, seconds = 2] = process.argv.slice(2).map(Number)
+const PAYLOAD = JSON.stringify({
+  amount: 1000,
+  currency: 'eur',
+  customer: { id: 'cus_1' },
+  lines: [{ sku: 'a', n: 1 }],
+})
+
+interface Variant {
+  readonly name: string
+  readonly server: string
+  /** Every variant sends one more header, so that client and parser do the same work for all. */
+  readonly header?: string
+  readonly value?: () => string
+  /** Most that the variant may cost beside the bare route, in microseconds of server CPU (DESIGN §10). */
+  readonly budgetUs?: number
+}
+
+let keys = 0
+const freshKey = () => `"key-${process.pid}-${keys++}"`
+
+const sameKey = () => '"key-which-all-replays-share"'
+
+const variants: Variant[] = [
+  { name: 'bare route', server: 'bare' },
+  { name: 'route not covered', server: 'uncovered', budgetUs: 1 },
+  { name: 'no key', server: 'plugin', header: 'x-request-key', budgetUs: 1 },
+  { name: 'first request', server: 'plugin', budgetUs: 12 },
+  { name: 'replay', server: 'plugin', value: sameKey, budgetUs: 0 },
+  { name: 'first request, default credential and metrics', server: 'defaults' },
+  { name: 'replay, default credential and metrics', server: 'defaults', value: sameKey },
+]
+
+interface Sample {
+  readonly cpuUs: number
+  readonly perSecond: number
+}
+
+const server = fork(fileURLToPath(new URL('server.ts', import.meta.url)), { execArgv: ['--import', 'tsx'] })
+const [{ urls }] = (await once(server, 'message')) as [{ urls: Record<string, string> }]
+
+async function cpuUs(): Promise<number> {
+  server.send('cpu')
+  const [reading] = (await once(server, 'message')) as [{ cpuUs: number }]
+  return reading.cpuUs
+}
+
+async function measure({ server: name, header = 'idempotency-key', value = freshKey }: Variant): Promise<Sample> {
+  const fixed = { 'content-type': 'application/json', authorization: 'Bearer token-1' }
+  const before = await cpuUs()
+  const result = await autocannon({
+    url: `${urls[name]}/payments`,
+    method: 'POST',
+    connections: 32,
+    duration: seconds,
+    body: PAYLOAD,
+    requests: [{ setupRequest: (request) => ({ ...request, headers: { ...fixed, [header]: value() } }) }],
+  })
+  const after = await cpuUs()
+  if (result.non2xx + result.errors > 0) throw new Error(`${name}: ${result.non2xx} non-2xx, ${result.errors} errors`)
+  return { cpuUs: (after - before) / result.requests.total, perSecond: result.requests.total / result.duration }
+}
+
+function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b)
+  return sorted[Math.floor(sorted.length / 2)] ?? Number.NaN
+}
+
+const samples = new Map<Variant, Sample[]>(variants.map((variant) => [variant, []]))
+for (const variant of variants) await measure(variant) // warm-up
+for (let round = 1; round <= rounds; round++) {
+  for (const [variant, own] of samples) own.push(await measure(variant))
+  process.stderr.write(`round ${round} of ${rounds}\n`)
+}
+server.disconnect()
+
+const bareSamples = samples.values().next().value ?? []
+console.log(
+  `Node ${process.version}, ${rounds} rounds of ${seconds} s, medians; extra CPU is the median of per-round differences`,
+)
+console.log('| variant | CPU µs/request | extra µs | budget | requests/s | of bare |')
+console.log('|---|---|---|---|---|---|')
+for (const [{ name, budgetUs }, own] of samples) {
+  const extraUs = median(own.map(({ cpuUs }, round) => cpuUs - (bareSamples[round]?.cpuUs ?? Number.NaN)))
+  const ratio = median(own.map(({ perSecond }, round) => perSecond / (bareSamples[round]?.perSecond ?? Number.NaN)))
+  const budget = budgetUs === undefined ? '' : `≤ ${budgetUs} ${extraUs <= budgetUs ? 'met' : 'NOT met'}`
+  const cells = [name, median(own.map((s) => s.cpuUs)).toFixed(1), extraUs.toFixed(1), budget]
+  console.log(
+    `| ${[...cells, Math.round(median(own.map((s) => s.perSecond))), `${(ratio * 100).toFixed(0)} %`].join(' | ')} |`,
+  )
+}
