@@ -7,7 +7,6 @@
 
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
-import { fileURLToPath } from 'node:url'
 import autocannon from 'autocannon'
 
 const [rounds = 7, seconds = 2] = process.argv.slice(2).map(Number)
@@ -48,7 +47,7 @@ interface Sample {
   readonly perSecond: number
 }
 
-const server = fork(fileURLToPath(new URL('server.ts', import.meta.url)), { execArgv: ['--import', 'tsx'] })
+const server = fork(new URL('server.js', import.meta.url))
 const [{ urls }] = (await once(server, 'message')) as [{ urls: Record<string, string> }]
 
 async function cpuUs(): Promise<number> {

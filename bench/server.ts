@@ -1,7 +1,7 @@
 /** The measured side: the same route bare and with the plugin, in one process. Answers CPU readings over IPC. */
 
 import fastify, { type FastifyInstance } from 'fastify'
-import idempotency, { type IdempotencyOptions, MemoryStore } from '../src/index.ts'
+import idempotency, { type IdempotencyOptions, MemoryStore } from 'fastify-idempotency'
 
 async function start(options?: IdempotencyOptions): Promise<string> {
   const app: FastifyInstance = fastify()

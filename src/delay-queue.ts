@@ -23,9 +23,8 @@ export class DelayQueue<Entry> {
     this.#onDue = onDue
   }
 
-  /** Adds an entry that is not in the queue, or starts its delay anew. */
+  /** Adds an entry that is not in the queue. */
   add(entry: Entry): void {
-    this.#dueAt.delete(entry)
     this.#dueAt.set(entry, performance.now() + this.#delayMs)
     if (this.#timer === undefined) this.#arm(this.#delayMs)
     else if (this.#keepsAlive && this.#dueAt.size === 1) this.#timer.ref()

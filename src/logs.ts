@@ -9,9 +9,10 @@ type Line = readonly [level: Level, message: string]
 
 /** Writes the line of an event; a digest stands for the key, and neither credential nor body is ever written. */
 export function logEvent(event: IdempotencyEvent): void {
+  const { log } = event.request
+  if (isSilent(log, 'error')) return
   const line = lineOf(event)
   if (line === undefined) return
-  const { log } = event.request
   const [level, message] = line
   if (isSilent(log, level)) return
   log[level](fieldsOf(event), message)

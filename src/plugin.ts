@@ -103,7 +103,7 @@ async function serve(
   }
   switch (decision.kind) {
     case 'run':
-      return run(route, decision, handler, server, request, reply)
+      return await run(route, decision, handler, server, request, reply)
     case 'replay':
       request.idempotency.replayed = true
       await route.options.onReplay?.(request, decision.record)

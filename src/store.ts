@@ -60,8 +60,8 @@ export interface IdempotencyRecord extends Claim {
   readonly state: RecordState
   /** Milliseconds of lease left by the store's clock; 0 when it has run out or the record is not pending. */
   readonly leaseRemainingMs: number
-  /** Present when `completed`. */
-  readonly response?: StoredResponse
+  /** The recorded response when `completed`. */
+  readonly response?: StoredResponse | undefined
 }
 
 /** The answer to a claim. `exists` carries the record in the same round trip. */

@@ -31,8 +31,12 @@ export async function claimKey(route: CoveredRoute, request: FastifyRequest, rep
   const waitUntil = onInProgress === 'reject' ? 0 : performance.now() + onInProgress.waitMs
   for (;;) {
     const attempt = new ClaimAttempt(route, request, context.scopedKey, fingerprint)
-    const result = await attempt.send()
-    if (result === undefined) return { kind: 'unprotected' }
+    let result: ClaimResult
+    try {
+      result = await attempt.send()
+    } catch (error) {
+      return attempt.giveUp(error)
+    }
     if (result.outcome === 'claimed') return attempt.accept(result)
     const remainingMs = waitUntil - performance.now()
     if (!isRunning(result.record, fingerprint) || remainingMs <= 0) return attempt.decide(result.record)
@@ -59,6 +63,7 @@ class ClaimAttempt {
   readonly #request: FastifyRequest
   readonly #asked: ClaimRequest
   readonly #sentAt = performance.now()
+  #answer: Promise<ClaimResult> | undefined
 
   constructor(route: CoveredRoute, request: FastifyRequest, scopedKey: string, fingerprint: string) {
     const { leaseMs, ttlMs, onLeaseExpired } = route.options
@@ -74,23 +79,23 @@ class ClaimAttempt {
     }
   }
 
-  /** The store's answer; undefined when there is none and the route runs without protection. */
-  async send(): Promise<ClaimResult | undefined> {
+  send(): Promise<ClaimResult> {
     const { runtime, options } = this.#route
-    let answer: Promise<ClaimResult> | undefined
-    try {
-      return await runtime.within(options.storeTimeoutMs, () => {
-        answer = runtime.store.claim(this.#asked)
-        return answer
-      })
-    } catch (error) {
-      this.#emit('error')
-      runtime.events.emit({ type: 'store-error', operation: 'claim', error, ...this.#subject() })
-      this.#giveBackUnknown(answer)
-      if (options.onStoreError === 'reject') throw unavailable('The request was not run.')
-      runtime.events.emit({ type: 'unprotected', ...this.#subject() })
-      return undefined
-    }
+    return runtime.within(options.storeTimeoutMs, () => {
+      this.#answer = runtime.store.claim(this.#asked)
+      return this.#answer
+    })
+  }
+
+  /** The store did not answer: refuse, or run without protection where the route says so. */
+  giveUp(error: unknown): Decision {
+    const { runtime, options } = this.#route
+    this.#emit('error')
+    runtime.events.emit({ type: 'store-error', operation: 'claim', error, ...this.#subject() })
+    this.#giveBackUnknown()
+    if (options.onStoreError === 'reject') throw unavailable('The request was not run.')
+    runtime.events.emit({ type: 'unprotected', ...this.#subject() })
+    return { kind: 'unprotected' }
   }
 
   /** The claim is ours: run the route, unless the answer took so long that the lease may be over. */
@@ -144,18 +149,20 @@ class ClaimAttempt {
    * Without an answer the claim may exist, or come to exist when a queued command runs later. It is given back by
    * token: at once, and again should the late answer say that it was made after all.
    */
-  #giveBackUnknown(answer: Promise<ClaimResult> | undefined): void {
+  #giveBackUnknown(): void {
     const { runtime } = this.#route
     runtime.inBackground(() => runtime.store.release({ ...this.#asked, fence: 0 }))
     const giveBack = (late: ClaimResult) => {
       if (late.outcome === 'claimed') runtime.inBackground(() => runtime.store.release(late.claim))
     }
-    answer?.then(giveBack, () => {})
+    this.#answer?.then(giveBack, () => {})
   }
 
   #emit(outcome: ClaimOutcome): void {
+    const { events, store } = this.#route.runtime
     const durationMs = performance.now() - this.#sentAt
-    this.#route.runtime.events.emit({ type: 'claim', outcome, durationMs, ...this.#subject() })
+    const { scopedKey } = this.#asked
+    events.emit({ type: 'claim', outcome, durationMs, store: store.name, scopedKey, request: this.#request })
   }
 
   #subject() {

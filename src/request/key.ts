@@ -7,6 +7,10 @@ import { IdempotencyError } from '../errors.ts'
 const MAX_KEY_LENGTH = 255
 const MAX_CREDENTIAL_BYTES = 128
 const PRINTABLE_ASCII = /^[\x20-\x7e]+$/
+/** A structured-field string without escapes and parameters. */
+const PLAIN_STRING = /^"[\x20\x21\x23-\x5b\x5d-\x7e]*"$/
+/** Text that stands for itself in a scoped key: visible ASCII but `#` and `%`. */
+const UNRESERVED = /^[!"$&-~]*$/
 
 /** What is read of a raw HTTP/1 or HTTP/2 request. */
 export interface RawHeaders {
@@ -58,6 +62,7 @@ function decode(value: string, strict: boolean): string {
 }
 
 function decodeQuoted(value: string): string {
+  if (PLAIN_STRING.test(value)) return value.slice(1, -1) // nearly all keys: nothing to parse
   try {
     const [text] = parseItem(value)
     return text as string
@@ -79,11 +84,14 @@ export function scopedKey(credential: string, route: string, key: string): strin
 }
 
 function encodeCredential(credential: string): string {
-  return Buffer.byteLength(credential) > MAX_CREDENTIAL_BYTES ? hash('sha256', credential) : encodePart(credential)
+  // No UTF-16 unit is more than three bytes of UTF-8, so most credentials need not be measured.
+  const isShort = credential.length * 3 <= MAX_CREDENTIAL_BYTES || Buffer.byteLength(credential) <= MAX_CREDENTIAL_BYTES
+  return isShort ? encodePart(credential) : hash('sha256', credential)
 }
 
 /** Percent-encodes `#`, `%`, spaces, control and non-ASCII characters; everything else stays readable. */
 export function encodePart(part: string): string {
+  if (UNRESERVED.test(part)) return part
   return part.replace(/[^!-~]|[#%]/gu, encodeCharacter)
 }
 

@@ -124,7 +124,9 @@ export class OwnedClaim {
       isLate: this.#isLate || now > this.#leaseUntil,
       bytes: response === undefined ? 0 : bodyBytes(response.body),
       isReplayable: response?.replayable ?? false,
-      ...this.#subject(),
+      store: this.#route.runtime.store.name,
+      scopedKey: this.#claim.scopedKey,
+      request: this.#request,
     })
   }
 

@@ -296,8 +296,7 @@ function takeOverReason(entry: Entry, request: ClaimRequest, now: number): 'fail
 function recordOf(entry: Entry, now: number): IdempotencyRecord {
   const { scopedKey, fingerprint, token, fence, state, response } = entry
   const leaseRemainingMs = state === 'pending' ? Math.max(0, entry.leaseUntil - now) : 0
-  const record = { scopedKey, fingerprint, token, fence, state, leaseRemainingMs }
-  return response === undefined ? record : { ...record, response }
+  return { scopedKey, fingerprint, token, fence, state, leaseRemainingMs, response }
 }
 
 function sizeOf(entry: Entry, response: StoredResponse | undefined): number {
