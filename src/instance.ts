@@ -13,7 +13,7 @@ export interface InstanceIdempotency {
   /**
    * The scoped key of a caller's key on a route, to look its record up with.
    * @param credential what the `credential` option returns for the caller
-   * @param routePattern with its prefix and parameters: `/payments/:id/refunds`
+   * @param routePattern with its prefix, parameters and constraints: `/payments/:id/refunds`, `/pay host=a.example`
    */
   scopedKey(credential: string, method: string, routePattern: string, key: string): string
   /** The live record of a scoped key; undefined when there is none. */

@@ -1,6 +1,13 @@
 /** The plugin, in the order in which things happen: register, onRoute, then one request from top to bottom. */
 
-import type { FastifyInstance, FastifyReply, FastifyRequest, RouteHandlerMethod, RouteOptions } from 'fastify'
+import type {
+  FastifyInstance,
+  FastifyReply,
+  FastifyRequest,
+  HTTPMethods,
+  RouteHandlerMethod,
+  RouteOptions,
+} from 'fastify'
 import { IdempotencyError } from './errors.ts'
 import { Events } from './events.ts'
 import { decorate } from './instance.ts'
@@ -15,7 +22,7 @@ import {
 } from './options.ts'
 import { claimKey, type Decision } from './request/claim.ts'
 import { RequestIdempotency } from './request/context.ts'
-import { readKey, scopedKey } from './request/key.ts'
+import { ANONYMOUS, readKey, scopedKey } from './request/key.ts'
 import { OwnedClaim } from './request/owned-claim.ts'
 import { Recorder } from './request/record.ts'
 import { reject } from './request/reject.ts'
@@ -40,12 +47,24 @@ export async function plugin(instance: FastifyInstance, given: IdempotencyOption
   instance.addHook('onRoute', function (route) {
     cover(this, runtime, options, route)
   })
+  warnOfEarlierRoutes(instance, options.methods)
   instance.addHook('onReady', () => warn(instance, runtime))
   instance.addHook('onClose', () => runtime.close())
 }
 
 async function warn(instance: FastifyInstance, { store }: Runtime): Promise<void> {
   for (const warning of (await store.check?.()) ?? []) instance.log.warn(`idempotency: ${warning}`)
+}
+
+// Fastify tells a plugin of the routes that come after it. In a child instance earlier routes are somebody else's.
+function warnOfEarlierRoutes(instance: FastifyInstance, methods: ReadonlySet<string>): void {
+  if (Object.getPrototypeOf(instance) !== Object.prototype) return
+  const early = [...methods].filter((method) => /\([A-Z]/.test(instance.printRoutes({ method: method as HTTPMethods })))
+  if (early.length === 0) return
+  instance.log.warn(
+    `idempotency: ${early} routes were added before the plugin had loaded and are not covered; ` +
+      'await app.register(idempotency, ...) before adding routes',
+  )
 }
 
 // What each wrapped handler wraps: a plugin instance further in covers a route in place of the one further out.
@@ -67,7 +86,9 @@ function cover(instance: FastifyInstance, runtime: Runtime, options: ResolvedOpt
 
   route.handler = function (this: FastifyInstance, request, reply) {
     const isBare = request.headers[header] === undefined && !required
-    if (isBare || !methods.has(request.method)) return handler.call(this, request, reply)
+    const isServed = request.idempotency !== null // by a plugin instance further in, around another plugin's wrapper
+    if (isBare || isServed || !methods.has(request.method)) return handler.call(this, request, reply)
+    if ((request as SteppedRequest)[kSendStep] !== null) return sentElsewhere() // a hook has answered already
     return serve(covered, handler, this, request, reply)
   }
   originalHandlers.set(route.handler, handler)
@@ -114,8 +135,12 @@ async function serve(
   }
 }
 
+const SHARED_SCOPE =
+  'requests with cookies, but without Authorization or x-api-key, all count as one anonymous caller and share their ' +
+  'keys; set the option "credential"'
+
 function identify(route: CoveredRoute, request: FastifyRequest): RequestIdempotency {
-  const { options, pattern } = route
+  const { runtime, options, pattern } = route
   const key = readKey(request.raw, options)
   if (key === undefined) {
     throw new IdempotencyError('FST_IDEMPOTENCY_KEY_MISSING', `This operation requires the ${options.header} header.`)
@@ -124,6 +149,7 @@ function identify(route: CoveredRoute, request: FastifyRequest): RequestIdempote
   if (typeof credential !== 'string' || credential === '') {
     throw new TypeError(`credential(request) must return a non-empty string, got ${typeof credential}`)
   }
+  if (credential === ANONYMOUS && request.headers.cookie !== undefined) runtime.warnOnce(request.log, SHARED_SCOPE)
   return new RequestIdempotency(key, scopedKey(credential, `${request.method}:${pattern}`, key))
 }
 

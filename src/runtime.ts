@@ -1,6 +1,7 @@
 /** What all covered routes of one plugin instance share: the store, and everything that outlives a request. */
 
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { FastifyBaseLogger } from 'fastify'
 import { DelayQueue } from './delay-queue.ts'
 import { StoreTimeoutError } from './errors.ts'
 import type { Events } from './events.ts'
@@ -26,6 +27,7 @@ export class Runtime {
   readonly #renewals = new Map<number, DelayQueue<OwnedClaim>>()
   readonly #background = new Set<Promise<unknown>>()
   readonly #closing = new AbortController()
+  readonly #warnings = new Set<string>()
 
   constructor(store: IdempotencyStore, events: Events) {
     this.store = store
@@ -57,6 +59,13 @@ export class Runtime {
       deadlines.add(deadline)
       started(perform).then(succeed, fail)
     })
+  }
+
+  /** Warns of something that requests, not settings, have shown; once, so that logs stay readable. */
+  warnOnce(log: FastifyBaseLogger, warning: string): void {
+    if (this.#warnings.has(warning)) return
+    this.#warnings.add(warning)
+    log.warn(`idempotency: ${warning}`)
   }
 
   /** Starts what no request waits for, and remembers it so that closing the app can wait. Its failure is its own. */

@@ -1,7 +1,7 @@
 /** Wrong settings fail at register or route time, and say which option and what it takes. */
 
 import assert from 'node:assert/strict'
-import { describe, it } from 'node:test'
+import { describe, it, type TestContext } from 'node:test'
 import fastify from 'fastify'
 import idempotency, { type IdempotencyOptions, MemoryStore } from '../src/index.ts'
 import { createApp, logCollector, post } from './support/app.ts'
@@ -158,6 +158,39 @@ describe('start-up warnings', () => {
     app.get('/pay', { config: { idempotency: true } }, async () => 'paid')
     await app.close()
     assert.match(lines.map(({ msg }) => msg).join(), /GET \/pay .*never covered/)
+  })
+
+  const warningOfRequest = async (t: TestContext, headers: Record<string, string>, payload = '') => {
+    const { lines, logger } = logCollector('warn')
+    const app = await createApp(t, {}, { logger })
+    app.addContentTypeParser('application/x-upload', (_request, _payload, done) => done(null, undefined))
+    app.post('/pay', async () => 'paid')
+    for (const key of ['a', 'b']) await post(app, '/pay', key, { headers, payload })
+    return lines.map(({ msg }) => msg)
+  }
+
+  it('callers that only a cookie tells apart, once', async (t) => {
+    const [warning, ...more] = await warningOfRequest(t, { cookie: 'session=1' })
+    assert.match(warning ?? '', /anonymous caller.*"credential"/)
+    assert.deepEqual(more, [])
+    assert.deepEqual(await warningOfRequest(t, { cookie: 'session=1', authorization: 'Bearer a' }), [])
+  })
+
+  it('a body that is no part of the fingerprint, once', async (t) => {
+    const [warning, ...more] = await warningOfRequest(t, { 'content-type': 'application/x-upload' }, 'x')
+    assert.match(warning ?? '', /\/pay: the body is read by the handler.*"fingerprint"/)
+    assert.deepEqual(more, [])
+    assert.deepEqual(await warningOfRequest(t, {}), [])
+  })
+
+  it('routes that were added before the plugin had loaded', async () => {
+    const { lines, logger } = logCollector('warn')
+    const app = fastify({ logger })
+    app.register(idempotency, { metrics: false })
+    app.post('/pay', async () => 'paid')
+    await app.ready()
+    await app.close()
+    assert.match(lines.map(({ msg }) => msg).join(), /POST routes were added before.*await app\.register/)
   })
 
   it('what the store warns of; and a store that refuses stops the start', async () => {

@@ -45,12 +45,26 @@ export async function claimKey(route: CoveredRoute, request: FastifyRequest, rep
   }
 }
 
-function fingerprintFor({ options, ignoredFields }: CoveredRoute, request: FastifyRequest): string {
-  if (options.fingerprint === undefined) return fingerprintOf(request, ignoredFields)
+function fingerprintFor({ runtime, options, pattern, ignoredFields }: CoveredRoute, request: FastifyRequest): string {
+  if (options.fingerprint === undefined) {
+    if (request.body === undefined && hasBody(request)) runtime.warnOnce(request.log, unreadBody(pattern))
+    return fingerprintOf(request, ignoredFields)
+  }
   const choice: unknown = options.fingerprint(request)
   const isUsable = typeof choice === 'string' || (typeof choice === 'object' && choice !== null)
   if (isUsable && !(choice instanceof Promise)) return fingerprintOfChoice(choice)
   throw new TypeError(`fingerprint(request) must return a string, a Buffer or an object, got ${typeof choice}`)
+}
+
+function hasBody({ headers }: FastifyRequest): boolean {
+  return headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0
+}
+
+function unreadBody(pattern: string): string {
+  return (
+    `${pattern}: the body is read by the handler and is no part of the fingerprint, so another upload with the same ` +
+    'key is taken for a retry; set the option "fingerprint"'
+  )
 }
 
 function isRunning(record: IdempotencyRecord, fingerprint: string): boolean {

@@ -3,6 +3,7 @@
 import { hash } from 'node:crypto'
 import stringify from 'safe-stable-stringify'
 import { IdempotencyError } from '../errors.ts'
+import { digestible } from './digestible.ts'
 
 /** What is digested of a request unless the route has its own `fingerprint`. */
 export interface FingerprintSource {
@@ -46,7 +47,8 @@ function bytesOf(view: ArrayBufferView): Uint8Array {
 
 function canonicalJson(body: unknown, ignored?: IgnoredFields): string | undefined {
   try {
-    return stringify(ignored === undefined ? body : ignored.omitFrom(body))
+    const plain = typeof body === 'object' && body !== null ? digestible(body) : body
+    return stringify(ignored === undefined ? plain : ignored.omitFrom(plain))
   } catch (error) {
     if (!(error instanceof RangeError)) throw error
     throw new IdempotencyError(

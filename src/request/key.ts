@@ -101,6 +101,9 @@ function encodeCharacter(character: string): string {
   return encodeURIComponent(character)
 }
 
+/** The credential of callers without one. */
+export const ANONYMOUS = 'anonymous'
+
 /** What the default credential reads of a request. */
 export interface CredentialHeaders {
   readonly headers: {
@@ -115,7 +118,7 @@ export interface CredentialHeaders {
  */
 export function credentialFromHeaders({ headers }: CredentialHeaders): string {
   const { authorization, 'x-api-key': apiKey } = headers
-  if (authorization === undefined && apiKey === undefined) return 'anonymous'
+  if (authorization === undefined && apiKey === undefined) return ANONYMOUS
   if (apiKey === undefined) return hash('sha256', String(authorization))
   if (authorization === undefined) return hash('sha256', String(apiKey))
   return hash('sha256', `${authorization}\n${apiKey}`)

@@ -9,32 +9,33 @@ const REPLAYED_HEADER = 'idempotent-replayed'
 
 /** Puts the recorded body in where the first answer's body was taken. */
 class Replay implements SendStep {
-  readonly #body: StoredResponse['body']
+  readonly #response: StoredResponse
+  #isOver = false
 
-  constructor(body: StoredResponse['body']) {
-    this.#body = body
+  constructor(response: StoredResponse) {
+    this.#response = response
   }
 
-  onSend(reply: FastifyReply, _payload: unknown, next: Next): undefined {
-    this.#leave(reply)
+  onSend(_reply: FastifyReply, payload: unknown, next: Next): undefined {
+    if (this.#isOver) return next(null, payload) as undefined
+    this.#isOver = true
+    const { body } = this.#response
     // A copy, because later hooks may write into it, and the record is shared by all replays.
-    next(null, Buffer.isBuffer(this.#body) ? Buffer.from(this.#body) : this.#body)
+    next(null, Buffer.isBuffer(body) ? Buffer.from(body) : body)
   }
 
+  /** What is sent now is an error's reply: nothing of the recorded one may stay on it. */
   onError(reply: FastifyReply): void {
-    this.#leave(reply) // what is sent now is an error's reply, not the replay
-  }
-
-  #leave(reply: FastifyReply): void {
-    const request = reply.request as SteppedRequest
-    request[kSendStep] = null
+    this.#isOver = true
+    reply.removeHeader(REPLAYED_HEADER)
+    for (const name in this.#response.headers) reply.removeHeader(name)
   }
 }
 
 /** Sends a recorded response; nothing is asked of or written to the store. */
 export function sendReplay(request: FastifyRequest, reply: FastifyReply, response: StoredResponse): void {
   const steppedRequest = request as SteppedRequest
-  steppedRequest[kSendStep] = new Replay(response.body)
+  steppedRequest[kSendStep] = new Replay(response)
   reply.code(response.statusCode)
   for (const name in response.headers) replayHeader(reply, name, response.headers[name] ?? [])
   reply.header(REPLAYED_HEADER, 'true')

@@ -10,13 +10,19 @@ import type { OwnedClaim } from './owned-claim.ts'
 export interface CoveredRoute {
   readonly runtime: Runtime
   readonly options: ResolvedRouteOptions
-  /** Route pattern with its prefix: `/payments/:id/refunds`. */
+  /** Route pattern with its prefix, and constraints where it has any: `/payments/:id/refunds`, `/pay host=a.example`. */
   readonly pattern: string
   /** Milliseconds; 0 when Fastify does not time this route's handler. */
   readonly handlerTimeout: number
   readonly ignoredFields: IgnoredFields | undefined
   /** Where this route's claims wait for their next renewal. */
   readonly renewals: DelayQueue<OwnedClaim>
+}
+
+// Two routes that only a constraint tells apart (a host for each tenant) must not share a key.
+function suffixOf(constraints: RouteOptions['constraints'] = {}): string {
+  const parts = Object.entries(constraints).map(([name, value]) => ` ${name}=${String(value)}`)
+  return parts.sort().join('')
 }
 
 // Set for all routes at once; Fastify's types do not list it.
@@ -28,12 +34,12 @@ export function coveredRoute(
   instance: FastifyInstance,
   runtime: Runtime,
   options: ResolvedRouteOptions,
-  { url, handlerTimeout }: RouteOptions,
+  { url, handlerTimeout, constraints }: RouteOptions,
 ): CoveredRoute {
   return Object.freeze({
     runtime,
     options,
-    pattern: url,
+    pattern: url + suffixOf(constraints),
     handlerTimeout: handlerTimeout ?? (instance.initialConfig as ServerTimeout).handlerTimeout ?? 0,
     ignoredFields: options.ignoreFields.length === 0 ? undefined : new IgnoredFields(options.ignoreFields),
     renewals: runtime.renewals(options.leaseMs),

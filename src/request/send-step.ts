@@ -23,10 +23,19 @@ export const kSendStep = Symbol('fastify-idempotency.send-step')
 /** A request as this plugin sees it. */
 export type SteppedRequest = FastifyRequest & { [kSendStep]: SendStep | null }
 
+/**
+ * The step of a request that a hook has answered before its handler: it does nothing, but is not null. With a slow
+ * onSend hook Fastify may go on to the handler of a request whose 401 is on its way.
+ */
+const answered: SendStep = {
+  onSend: (_reply, payload, next) => next(null, payload) as undefined,
+  onError() {},
+}
+
 function onSend(request: FastifyRequest, reply: FastifyReply, payload: unknown, next: Next) {
-  const step = (request as SteppedRequest)[kSendStep]
-  if (step !== null) return step.onSend(reply, payload, next)
-  next(null, payload)
+  const steppedRequest = request as SteppedRequest
+  steppedRequest[kSendStep] ??= answered
+  return steppedRequest[kSendStep].onSend(reply, payload, next)
 }
 
 /** Route-level onError hook of covered routes: tells a step that an error is what will be sent. */
