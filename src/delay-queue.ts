@@ -1,16 +1,24 @@
 /** One timer for everything that waits the same length of time: store deadlines, lease renewals. */
 
+import { type Linked, LinkedList } from './linked-list.ts'
+
+/** What can wait in a {@link DelayQueue}; the queue alone sets these. */
+export interface Delayed extends Linked {
+  /** When its delay is over, on the `performance.now()` clock; 0 while it is in no queue. */
+  dueAt: number
+}
+
 /**
  * Hands each entry to `onDue` a fixed delay after it was added, unless it was removed before.
  *
- * All entries wait equally long, so insertion order is due order: adding and removing are O(1), and one timer
- * serves the whole queue, however many requests are under way.
+ * All entries wait equally long, so insertion order is due order: one timer serves the whole queue, however many
+ * requests are under way.
  */
-export class DelayQueue<Entry> {
+export class DelayQueue<Entry extends Delayed> {
   readonly #delayMs: number
   readonly #onDue: (entry: Entry) => void
   readonly #keepsAlive: boolean
-  readonly #dueAt = new Map<Entry, number>()
+  readonly #entries = new LinkedList<Entry>()
   #timer: NodeJS.Timeout | undefined
 
   /**
@@ -23,16 +31,21 @@ export class DelayQueue<Entry> {
     this.#onDue = onDue
   }
 
-  /** Adds an entry that is not in the queue. */
+  /** Adds an entry that is in no queue. */
   add(entry: Entry): void {
-    this.#dueAt.set(entry, performance.now() + this.#delayMs)
+    entry.dueAt = performance.now() + this.#delayMs
+    const wasEmpty = this.#entries.first === undefined
+    this.#entries.append(entry)
     if (this.#timer === undefined) this.#arm(this.#delayMs)
-    else if (this.#keepsAlive && this.#dueAt.size === 1) this.#timer.ref()
+    else if (wasEmpty && this.#keepsAlive) this.#timer.ref()
   }
 
+  /** Removes an entry of this queue; one that has fallen due is no longer in it. */
   remove(entry: Entry): void {
-    this.#dueAt.delete(entry)
-    if (this.#dueAt.size === 0) this.#timer?.unref()
+    if (entry.dueAt === 0) return
+    entry.dueAt = 0
+    this.#entries.remove(entry)
+    if (this.#keepsAlive && this.#entries.first === undefined) this.#timer?.unref()
   }
 
   #arm(delayMs: number): void {
@@ -43,9 +56,9 @@ export class DelayQueue<Entry> {
   #fire(): void {
     this.#timer = undefined
     const now = performance.now()
-    for (const [entry, dueAt] of this.#dueAt) {
-      if (dueAt > now) return this.#arm(Math.max(1, dueAt - now))
-      this.#dueAt.delete(entry)
+    for (let entry = this.#entries.first; entry !== undefined; entry = this.#entries.first) {
+      if (entry.dueAt > now) return this.#arm(Math.max(1, entry.dueAt - now))
+      this.remove(entry)
       this.#onDue(entry)
     }
   }

@@ -2,15 +2,23 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
-import { DelayQueue } from './delay-queue.ts'
+import { type Delayed, DelayQueue } from './delay-queue.ts'
 import { StoreTimeoutError } from './errors.ts'
 import type { Events } from './events.ts'
 import type { OwnedClaim } from './request/owned-claim.ts'
 import { Waiters } from './request/wait.ts'
 import type { IdempotencyStore } from './store.ts'
 
-interface Deadline {
-  expire(): void
+/** A store call that somebody waits for. */
+class Deadline implements Delayed {
+  previous: this | undefined
+  next: this | undefined
+  dueAt = 0
+  readonly expire: () => void
+
+  constructor(expire: () => void) {
+    this.expire = expire
+  }
 }
 
 /** Store calls that may fail this often before they are given up; with the delays below, for a few minutes. */
@@ -47,7 +55,7 @@ export class Runtime {
   within<Result>(timeoutMs: number, perform: () => Promise<Result>): Promise<Result> {
     const deadlines = queueOf(this.#deadlines, timeoutMs, newDeadlines)
     return new Promise((resolve, reject) => {
-      const deadline = { expire: () => reject(new StoreTimeoutError(timeoutMs)) }
+      const deadline = new Deadline(() => reject(new StoreTimeoutError(timeoutMs)))
       const succeed = (result: Result) => {
         deadlines.remove(deadline)
         resolve(result)
@@ -112,7 +120,7 @@ function newRenewals(leaseMs: number): DelayQueue<OwnedClaim> {
   return new DelayQueue(Math.ceil(leaseMs / 3), false, (claim) => claim.renew())
 }
 
-function queueOf<Entry>(
+function queueOf<Entry extends Delayed>(
   queues: Map<number, DelayQueue<Entry>>,
   delayMs: number,
   make: (delayMs: number) => DelayQueue<Entry>,

@@ -6,11 +6,7 @@ import { IdempotencyError } from '../errors.ts'
 
 const MAX_KEY_LENGTH = 255
 const MAX_CREDENTIAL_BYTES = 128
-const PRINTABLE_ASCII = /^[\x20-\x7e]+$/
-/** A structured-field string without escapes and parameters. */
-const PLAIN_STRING = /^"[\x20\x21\x23-\x5b\x5d-\x7e]*"$/
-/** Text that stands for itself in a scoped key: visible ASCII but `#` and `%`. */
-const UNRESERVED = /^[!"$&-~]*$/
+const [SPACE, HASH, PERCENT, DELETE] = [0x20, 0x23, 0x25, 0x7f] as const
 
 /** What is read of a raw HTTP/1 or HTTP/2 request. */
 export interface RawHeaders {
@@ -40,9 +36,17 @@ export function readKey(raw: RawHeaders, rules: KeyRules): string | undefined {
   const key = decode(String(value).trim(), rules.strict)
   if (key.trim() === '') throw invalid('it is empty or blank')
   if (key.length > MAX_KEY_LENGTH) throw invalid(`it is longer than ${MAX_KEY_LENGTH} characters`)
-  if (!PRINTABLE_ASCII.test(key)) throw invalid('it has characters outside printable ASCII')
+  if (!isPrintableAscii(key)) throw invalid('it has characters outside printable ASCII')
   if (rules.validateKey !== undefined && !rules.validateKey(key)) throw invalid('this API does not accept its format')
   return key
+}
+
+function isPrintableAscii(text: string): boolean {
+  for (let i = 0; i < text.length; i++) {
+    const code = text.charCodeAt(i)
+    if (code < SPACE || code >= DELETE) return false
+  }
+  return true
 }
 
 function countLines(rawHeaders: readonly string[], header: string): number {
@@ -62,7 +66,6 @@ function decode(value: string, strict: boolean): string {
 }
 
 function decodeQuoted(value: string): string {
-  if (PLAIN_STRING.test(value)) return value.slice(1, -1) // nearly all keys: nothing to parse
   try {
     const [text] = parseItem(value)
     return text as string
@@ -91,8 +94,17 @@ function encodeCredential(credential: string): string {
 
 /** Percent-encodes `#`, `%`, spaces, control and non-ASCII characters; everything else stays readable. */
 export function encodePart(part: string): string {
-  if (UNRESERVED.test(part)) return part
+  if (isUnreserved(part)) return part
   return part.replace(/[^!-~]|[#%]/gu, encodeCharacter)
+}
+
+// Nearly every part. A loop over so few characters is several times as fast as a regular expression.
+function isUnreserved(part: string): boolean {
+  for (let i = 0; i < part.length; i++) {
+    const code = part.charCodeAt(i)
+    if (code <= SPACE || code >= DELETE || code === HASH || code === PERCENT) return false
+  }
+  return true
 }
 
 function encodeCharacter(character: string): string {

@@ -2,6 +2,7 @@
 
 import createError from '@fastify/error'
 import type { FastifyRequest } from 'fastify'
+import type { Delayed } from '../delay-queue.ts'
 import type { StoreOperation } from '../events.ts'
 import type { Outcome } from '../options.ts'
 import { bodyBytes, type StoredResponse, withoutBody } from '../response.ts'
@@ -15,7 +16,10 @@ export type Ending =
   | { readonly outcome: 'complete'; readonly response: StoredResponse }
   | { readonly outcome: Exclude<Outcome, 'complete'> }
 
-export class OwnedClaim {
+export class OwnedClaim implements Delayed {
+  previous: this | undefined
+  next: this | undefined
+  dueAt = 0
   readonly #route: CoveredRoute
   readonly #request: FastifyRequest
   readonly #claim: Claim

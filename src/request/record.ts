@@ -31,6 +31,7 @@ export class Recorder implements SendStep {
   #phase: 'running' | 'recording' | 'streaming' | 'recorded' = 'running'
   #error: Error | undefined
   #copy: Tee | undefined
+  #isReplyLeftAlone = false
   /** Set when `handlerTimeout` has answered for the handler, which still runs. */
   late: LateAnswer | undefined
 
@@ -45,6 +46,11 @@ export class Recorder implements SendStep {
   /** True until an answer has come by. */
   get isRunning(): boolean {
     return this.#phase === 'running'
+  }
+
+  /** The handler has returned its answer, so that nobody but a timeout can touch the reply while the store is asked. */
+  handlerReturned(): void {
+    this.#isReplyLeftAlone = this.#route.handlerTimeout === 0
   }
 
   onError(reply: FastifyReply, error: Error): void {
@@ -100,7 +106,7 @@ export class Recorder implements SendStep {
     if (outcome === 'complete' && isStream(body)) return this.#recordStream(reply, head, body)
     await this.#claim.end(outcome === 'complete' ? this.#completion(head, body as StoredResponse['body']) : { outcome })
     this.#phase = 'recorded'
-    restore(reply, head)
+    if (!this.#isReplyLeftAlone) restore(reply, head)
     return body
   }
 

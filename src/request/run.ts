@@ -42,6 +42,7 @@ function returned(recorder: Recorder, reply: FastifyReply, value: unknown): unkn
   const wroteItself = reply.sent || (value === undefined && reply.raw.headersSent)
   if (wroteItself) recorder.endUnrecordedWhenSent()
   else if (value === undefined && isClientGone(reply)) endUnheard(recorder, reply.statusCode, () => reply.send())
+  recorder.handlerReturned()
   return value
 }
 

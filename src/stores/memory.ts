@@ -1,6 +1,7 @@
 /** The embedded store: one process, bounded, nothing to install. */
 
 import { assertDuration, ResponseTooLargeError, StoreFullError } from '../errors.ts'
+import { type Linked, LinkedList } from '../linked-list.ts'
 import { bodyBytes, type StoredResponse } from '../response.ts'
 import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore, RecordState } from '../store.ts'
 
@@ -23,7 +24,7 @@ export interface MemoryStoreOptions {
   now?: () => number
 }
 
-interface Entry {
+interface Entry extends Linked {
   readonly scopedKey: string
   readonly fingerprint: string
   token: string
@@ -53,7 +54,7 @@ export class MemoryStore implements IdempotencyStore {
   readonly #now: () => number
   readonly #entries = new Map<string, Entry>()
   // Entries by the slot of time in which they expire. A slot is visited once it is over, so nothing is ever sorted.
-  readonly #slots = new Map<number, Set<Entry>>()
+  readonly #slots = new Map<number, LinkedList<Entry>>()
   #sweptSlot: number
   #bytes = 0
   #refused = 0
@@ -174,6 +175,8 @@ export class MemoryStore implements IdempotencyStore {
       expiresAt: now + Math.max(request.ttlMs, request.leaseMs),
       response: undefined,
       bytes: 0,
+      previous: undefined,
+      next: undefined,
     }
     entry.bytes = sizeOf(entry, undefined)
     this.#admit(entry, now)
@@ -220,17 +223,20 @@ export class MemoryStore implements IdempotencyStore {
 
   #file(entry: Entry): void {
     const slot = slotOf(entry.expiresAt)
-    const entries = this.#slots.get(slot)
-    if (entries === undefined) this.#slots.set(slot, new Set([entry]))
-    else entries.add(entry)
+    let entries = this.#slots.get(slot)
+    if (entries === undefined) {
+      entries = new LinkedList()
+      this.#slots.set(slot, entries)
+    }
+    entries.append(entry)
     if (this.#timer === undefined) this.#arm()
   }
 
   #unfile(entry: Entry): void {
     const slot = slotOf(entry.expiresAt)
     const entries = this.#slots.get(slot)
-    entries?.delete(entry)
-    if (entries?.size === 0) this.#slots.delete(slot)
+    entries?.remove(entry)
+    if (entries?.first === undefined) this.#slots.delete(slot)
   }
 
   #delete(entry: Entry): void {
@@ -252,10 +258,8 @@ export class MemoryStore implements IdempotencyStore {
   #sweep(now: number): void {
     const current = slotOf(now)
     for (const slot of this.#slotsToSweep(current)) {
-      for (const entry of this.#slots.get(slot) ?? []) {
-        if (entry.expiresAt > now) break
-        this.#delete(entry)
-      }
+      const entries = this.#slots.get(slot)
+      while (entries?.first !== undefined && entries.first.expiresAt <= now) this.#delete(entries.first)
     }
     this.#sweptSlot = current - 1
   }
