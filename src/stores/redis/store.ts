@@ -1,0 +1,227 @@
+/** Records in Redis: one key each, claimed and replayed with one native command. */
+
+import { assertDuration, InvalidOptionError } from '../../errors.ts'
+import type { StoredResponse } from '../../response.ts'
+import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../store.ts'
+import { checkServer, hasNativeClaim } from './check.ts'
+import { connect, type RedisAddress, type RedisClient, whenReady } from './client.ts'
+import {
+  completedValue,
+  failedValue,
+  fieldOf,
+  pendingValue,
+  readHead,
+  readRecord,
+  retentionOf,
+  unknownVersion,
+} from './record.ts'
+import { SCRIPTS } from './scripts.ts'
+
+/** Options of a {@link RedisStore}, beside where Redis is. */
+export interface RedisStoreSettings {
+  /**
+   * Put in front of every scoped key.
+   * @default ''
+   */
+  keyPrefix?: string
+  /**
+   * Responses from this size in bytes are deflated where that makes them smaller.
+   * @default Infinity: never
+   */
+  deflateFrom?: number
+  /**
+   * Replicas that must have a claim or a completed response before it counts (WAIT). 0 leaves it to asynchronous
+   * replication, which loses acknowledged claims in a failover.
+   * @default 0
+   */
+  waitReplicas?: number
+  /**
+   * How long the replicas are waited for, in ms.
+   * @default 500
+   */
+  waitTimeoutMs?: number
+  /**
+   * Refuse to start when the start-up check finds something unsafe, instead of warning.
+   * @default false
+   */
+  strict?: boolean
+}
+
+/** A connected ioredis client, or where the store should connect to. */
+export type RedisStoreOptions = RedisStoreSettings & ({ readonly client: RedisClient } | RedisAddress)
+
+type ScriptName = keyof typeof SCRIPTS
+type ClaimReply = [kind: Buffer, number: number | Buffer, text: Buffer]
+
+const READY_WITHIN_MS = 5_000
+
+/**
+ * Records in Redis 6.2 or later (or Valkey), single, behind Sentinel, or Cluster.
+ *
+ * A new claim and a replay are `SET key value NX GET PX ttl`; scripts serve the rare branches. Leases run by Redis's
+ * clock. A client that is handed over stays the caller's to close; one that the store has built is closed with it.
+ */
+export class RedisStore implements IdempotencyStore {
+  readonly name = 'redis'
+  readonly #client: RedisClient
+  readonly #isOwnClient: boolean
+  readonly #keyPrefix: string
+  readonly #deflateFrom: number
+  readonly #waitReplicas: number
+  readonly #waitTimeoutMs: number
+  readonly #strict: boolean
+  /** Undefined until the server's version is known; until then a script claims, which every version runs. */
+  #hasNativeClaim: boolean | undefined
+
+  /** @throws InvalidOptionError naming a wrong option */
+  constructor(options: RedisStoreOptions) {
+    this.#isOwnClient = !('client' in options)
+    this.#client = 'client' in options ? options.client : connect(options)
+    this.#keyPrefix = options.keyPrefix ?? ''
+    this.#deflateFrom = options.deflateFrom ?? Number.POSITIVE_INFINITY
+    this.#waitReplicas = count('waitReplicas', options.waitReplicas ?? 0)
+    this.#waitTimeoutMs = count('waitTimeoutMs', options.waitTimeoutMs ?? 500)
+    this.#strict = options.strict ?? false
+    for (const [name, lua] of Object.entries(SCRIPTS)) this.#client.defineCommand(name, { lua, numberOfKeys: 1 })
+    // At each connection, because it may be to another server than the last one.
+    this.#client.on('ready', () => void this.#learnVersion())
+    if (this.#client.status === 'ready') void this.#learnVersion()
+  }
+
+  async #learnVersion(): Promise<void> {
+    this.#hasNativeClaim = await hasNativeClaim(this.#client).catch(() => undefined)
+  }
+
+  async claim(request: ClaimRequest): Promise<ClaimResult> {
+    assertDuration('leaseMs', request.leaseMs)
+    assertDuration('ttlMs', request.ttlMs)
+    const result = this.#hasNativeClaim ? await this.#claimNatively(request) : await this.#claimByScript(request)
+    if (result.outcome === 'claimed') await this.#replicated(request.scopedKey, () => this.release(result.claim))
+    return result
+  }
+
+  async #claimNatively(request: ClaimRequest): Promise<ClaimResult> {
+    const { scopedKey } = request
+    const options = ['PX', retentionOf(request), 'NX', 'GET'] as never[]
+    const found = await this.#client.setBuffer(this.#key(scopedKey), pendingValue(request, 1), ...options)
+    if (found === null) return claimed(request, 1, 'no')
+    const head = readHead(found)
+    if (head.state === 'completed') return { outcome: 'exists', record: await readRecord(scopedKey, found, head, 0) }
+    return this.#claimByScript(request)
+  }
+
+  async #claimByScript(request: ClaimRequest): Promise<ClaimResult> {
+    const { scopedKey, token, fingerprint, leaseMs, takeOverExpired } = request
+    const mayTakeOver = takeOverExpired ? 1 : 0
+    const args = [fieldOf(token), fieldOf(fingerprint), leaseMs, retentionOf(request), mayTakeOver]
+    const [kind, number, text] = (await this.#run('fidemClaim1', scopedKey, ...args)) as ClaimReply
+    switch (kind.toString()) {
+      case 'claimed':
+        return claimed(request, Number(number), text.toString() as 'no' | 'failed' | 'expired')
+      case 'exists':
+        return { outcome: 'exists', record: await readRecord(scopedKey, text, readHead(text), Number(number)) }
+      default:
+        throw unknownVersion(String(number))
+    }
+  }
+
+  async complete(claim: Claim, response: StoredResponse, ttlMs: number): Promise<boolean> {
+    assertDuration('ttlMs', ttlMs)
+    const value = await completedValue(claim, response, this.#deflateFrom)
+    const isOwner = await this.#isDone('fidemWrite1', claim, value, ttlMs, 'cz')
+    if (isOwner) await this.#replicated(claim.scopedKey)
+    return isOwner
+  }
+
+  async fail(claim: Claim, ttlMs: number): Promise<boolean> {
+    assertDuration('ttlMs', ttlMs)
+    return this.#isDone('fidemWrite1', claim, failedValue(claim), ttlMs, 'f')
+  }
+
+  async renew(claim: Claim, leaseMs: number): Promise<boolean> {
+    assertDuration('leaseMs', leaseMs)
+    return this.#isDone('fidemRenew1', claim, leaseMs)
+  }
+
+  async release(claim: Claim): Promise<boolean> {
+    return this.#isDone('fidemRelease1', claim)
+  }
+
+  async read(scopedKey: string): Promise<IdempotencyRecord | undefined> {
+    const reply = (await this.#run('fidemRead1', scopedKey)) as [leaseRemainingMs: number, value: Buffer] | null
+    if (reply === null) return undefined
+    const [leaseRemainingMs, value] = reply
+    return readRecord(scopedKey, value, readHead(value), leaseRemainingMs)
+  }
+
+  /** Waits for the connection, learns the server's version, and looks for settings that lose records. */
+  async check(): Promise<readonly string[]> {
+    await whenReady(this.#client, READY_WITHIN_MS)
+    await this.#learnVersion()
+    const warnings = await checkServer(this.#client, this.#waitReplicas)
+    if (this.#strict && warnings.length > 0) throw new Error(`RedisStore (strict): ${warnings.join('; ')}`)
+    return warnings
+  }
+
+  async close(): Promise<void> {
+    if (this.#isOwnClient) this.#client.disconnect()
+  }
+
+  #key(scopedKey: string): string {
+    return this.#keyPrefix + scopedKey
+  }
+
+  #run(script: ScriptName, scopedKey: string, ...args: (string | number | Buffer)[]): Promise<unknown> {
+    const command = `${script}Buffer` as const
+    const client = this.#client as unknown as Record<typeof command, (...args: unknown[]) => Promise<unknown>>
+    return client[command](this.#key(scopedKey), ...args)
+  }
+
+  async #isDone(
+    script: ScriptName,
+    { scopedKey, token }: Claim,
+    ...args: (string | number | Buffer)[]
+  ): Promise<boolean> {
+    return (await this.#run(script, scopedKey, fieldOf(token), ...args)) === 1
+  }
+
+  /**
+   * Resolves when enough replicas have what was last written to a key.
+   * @throws Error when they do not in time; `undo` is called first, best effort
+   */
+  async #replicated(scopedKey: string, undo?: () => Promise<unknown>): Promise<void> {
+    if (this.#waitReplicas === 0) return
+    const replicas = await this.#wait(scopedKey)
+    if (replicas >= this.#waitReplicas) return
+    await undo?.().catch(() => {})
+    throw new Error(
+      `only ${replicas} of ${this.#waitReplicas} replicas have the record after ${this.#waitTimeoutMs} ms`,
+    )
+  }
+
+  // WAIT speaks of the connection it is sent on, and has no key of its own: in a pipeline behind a command with the
+  // key it goes to the node that owns it, also in a Cluster.
+  async #wait(scopedKey: string): Promise<number> {
+    const pipeline = this.#client.pipeline() as unknown as Pipeline
+    const replies = await pipeline.exists(this.#key(scopedKey)).wait(this.#waitReplicas, this.#waitTimeoutMs).exec()
+    const [error, replicas] = replies?.[1] ?? [new Error('no answer to WAIT'), 0]
+    if (error !== null) throw error
+    return Number(replicas)
+  }
+}
+
+interface Pipeline {
+  exists(key: string): this
+  wait(replicas: number, timeoutMs: number): this
+  exec(): Promise<[error: Error | null, result: unknown][] | null>
+}
+
+function claimed(request: ClaimRequest, fence: number, takenOver: 'no' | 'failed' | 'expired'): ClaimResult {
+  const { scopedKey, fingerprint, token } = request
+  return { outcome: 'claimed', claim: { scopedKey, fingerprint, token, fence }, takenOver }
+}
+
+function count(name: string, value: number): number {
+  if (Number.isSafeInteger(value) && value >= 0) return value
+  throw new InvalidOptionError(`RedisStore: option "${name}" takes a whole number of at least 0, got ${String(value)}`)
+}
