@@ -20,6 +20,15 @@ export type { InstanceIdempotency } from './instance.ts'
 export type { IdempotencyOptions, MetricsRegistry, Outcome, RouteIdempotencyOptions } from './options.ts'
 export type { RequestIdempotency } from './request/context.ts'
 export { decodeResponse, encodeResponse, type StoredHeaders, type StoredResponse } from './response.ts'
-export type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore, RecordState } from './store.ts'
+export type {
+  Claim,
+  ClaimRequest,
+  ClaimResult,
+  IdempotencyRecord,
+  IdempotencyStore,
+  RecordState,
+  StoreFigure,
+  StoreFigures,
+} from './store.ts'
 export { MemoryStore, type MemoryStoreOptions } from './stores/memory.ts'
 export { idempotency }

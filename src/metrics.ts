@@ -1,10 +1,10 @@
 /** Prometheus metrics: a listener to the core's events, made of prom-client when it is installed. */
 
-import type { Counter, Registry } from 'prom-client'
+import type { Counter, Gauge, Histogram, Registry } from 'prom-client'
 import { InvalidOptionError } from './errors.ts'
 import { type IdempotencyEvent, type Listener, reasonOf } from './events.ts'
 import type { MetricsRegistry } from './options.ts'
-import type { IdempotencyStore } from './store.ts'
+import type { IdempotencyStore, StoreFigures } from './store.ts'
 
 type PromClient = typeof import('prom-client')
 
@@ -42,6 +42,7 @@ function listenerOn(client: PromClient, registry: Registry, idempotencyStore: Id
   const metrics = metricsOn(client, registry)
   metrics.storeInfo.set({ store, idempotency_store: idempotencyStore.constructor.name }, 1)
   metrics.pending.inc({ store }, 0)
+  if (idempotencyStore.figures !== undefined) exposeFigures(client, registry, store, idempotencyStore.figures)
   const countOf = (counter: Counter) => counter.inc({ store })
 
   return (event: IdempotencyEvent) => {
@@ -82,10 +83,10 @@ function metricsOn(client: PromClient, registry: Registry) {
     existing<Counter>(registry, name) ??
     new client.Counter({ name, help, labelNames: ['store', ...labels], registers: [registry] })
   const gauge = (name: string, help: string, ...labels: string[]) =>
-    existing<InstanceType<PromClient['Gauge']>>(registry, name) ??
+    existing<Gauge>(registry, name) ??
     new client.Gauge({ name, help, labelNames: ['store', ...labels], registers: [registry] })
   const histogram = (name: string, help: string, buckets: number[], ...labels: string[]) =>
-    existing<InstanceType<PromClient['Histogram']>>(registry, name) ??
+    existing<Histogram>(registry, name) ??
     new client.Histogram({ name, help, buckets, labelNames: ['store', ...labels], registers: [registry] })
 
   return {
@@ -134,6 +135,38 @@ function metricsOn(client: PromClient, registry: Registry) {
     pending: gauge('idempotency_pending', 'Claims of this process whose handler still runs.'),
     responseBytes: histogram('idempotency_response_bytes', 'Size of recorded bodies.', BYTES_BUCKETS),
     storeInfo: gauge('idempotency_store_info', 'Always 1; says which store is in use.', 'idempotency_store'),
+  }
+}
+
+/**
+ * One gauge for each figure. prom-client collects every metric of a scrape at the same time, so the first one asks the
+ * store and the others wait for the same answer. Of several stores with one name the last is reported.
+ */
+function exposeFigures(client: PromClient, registry: Registry, store: string, figures: StoreFigures): void {
+  let reading: Promise<Readonly<Record<string, number>>> | undefined
+  const readOnce = () => {
+    reading ??= figures.read().finally(() => {
+      reading = undefined
+    })
+    return reading
+  }
+  for (const { name, help } of figures.list) {
+    registry.removeSingleMetric(name)
+    const gauge: Gauge = new client.Gauge({
+      name,
+      help,
+      labelNames: ['store'],
+      registers: [registry],
+      async collect() {
+        const value = await readOnce().then(
+          (read) => read[name],
+          () => undefined,
+        )
+        if (value === undefined)
+          gauge.reset() // nothing is better than an old figure
+        else gauge.set({ store }, value)
+      },
+    })
   }
 }
 

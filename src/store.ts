@@ -69,6 +69,21 @@ export type ClaimResult =
   | { readonly outcome: 'claimed'; readonly claim: Claim; readonly takenOver: 'no' | 'failed' | 'expired' }
   | { readonly outcome: 'exists'; readonly record: IdempotencyRecord }
 
+/** A figure that a store has of itself, for metrics. */
+export interface StoreFigure {
+  /** Name of the metric: a counter's ends in `_total`. */
+  readonly name: string
+  /** What it means and what to do about it. */
+  readonly help: string
+}
+
+/** A store's figures of itself, read when metrics are scraped. */
+export interface StoreFigures {
+  readonly list: readonly StoreFigure[]
+  /** All figures by name, in one round trip. One that is missing is not reported. */
+  read(): Promise<Readonly<Record<string, number>>>
+}
+
 /**
  * What a store must do. The laws are DESIGN §6, each one a test in `fastify-idempotency/testing`.
  *
@@ -109,6 +124,9 @@ export interface IdempotencyStore {
 
   /** The live record of a key, for waiting requests and operators; undefined when absent or expired. */
   read(scopedKey: string): Promise<IdempotencyRecord | undefined>
+
+  /** What it can tell of itself when metrics are scraped: memory, evictions, … */
+  readonly figures?: StoreFigures
 
   /** Start-up check, once, off the hot path: sentences to log as warnings. A rejection refuses to start. */
   check?(): Promise<readonly string[]>

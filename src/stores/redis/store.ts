@@ -2,9 +2,17 @@
 
 import { assertDuration, InvalidOptionError } from '../../errors.ts'
 import type { StoredResponse } from '../../response.ts'
-import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../store.ts'
+import type {
+  Claim,
+  ClaimRequest,
+  ClaimResult,
+  IdempotencyRecord,
+  IdempotencyStore,
+  StoreFigures,
+} from '../../store.ts'
 import { checkServer, hasNativeClaim } from './check.ts'
 import { connect, type RedisAddress, type RedisClient, whenReady } from './client.ts'
+import { redisFigures } from './figures.ts'
 import {
   completedValue,
   failedValue,
@@ -63,6 +71,7 @@ const READY_WITHIN_MS = 5_000
  */
 export class RedisStore implements IdempotencyStore {
   readonly name = 'redis'
+  readonly figures: StoreFigures
   readonly #client: RedisClient
   readonly #isOwnClient: boolean
   readonly #keyPrefix: string
@@ -77,6 +86,7 @@ export class RedisStore implements IdempotencyStore {
   constructor(options: RedisStoreOptions) {
     this.#isOwnClient = !('client' in options)
     this.#client = 'client' in options ? options.client : connect(options)
+    this.figures = redisFigures(this.#client)
     this.#keyPrefix = options.keyPrefix ?? ''
     this.#deflateFrom = options.deflateFrom ?? Number.POSITIVE_INFINITY
     this.#waitReplicas = count('waitReplicas', options.waitReplicas ?? 0)
