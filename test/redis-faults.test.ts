@@ -14,6 +14,8 @@ import { type RedisOptions, startRedis } from './support/redis/servers.ts'
 import { until } from './support/stores.ts'
 
 const SAFE = { enableOfflineQueue: false, maxRetriesPerRequest: 0, retryStrategy: () => 20 } as const
+/** A master otherwise waits five seconds for more replicas before it sends them its data. */
+const SYNC_AT_ONCE = ['--repl-diskless-sync-delay', '0']
 const response = { statusCode: 200, headers: {}, body: 'paid', replayable: true }
 
 const request = (scopedKey: string) => ({
@@ -26,7 +28,7 @@ const request = (scopedKey: string) => ({
 })
 
 async function proxied(t: TestContext, options: RedisOptions = {}) {
-  const redis = await startRedis(options)
+  const redis = await startRedis({ ...options, args: [...SYNC_AT_ONCE, ...(options.args ?? [])] })
   const proxy = await startProxy(redis)
   t.after(async () => {
     await proxy.stop()
@@ -263,7 +265,7 @@ describe('the start-up check', () => {
   })
 
   it('finds replicas that nothing waits for', async (t) => {
-    const master = await startRedis({ aof: 'everysec' })
+    const master = await startRedis({ aof: 'everysec', args: SYNC_AT_ONCE })
     const replica = await startRedis({ args: ['--replicaof', master.host, String(master.port)] })
     const client = new Redis(master.url, SAFE)
     t.after(async () => {
