@@ -27,7 +27,7 @@ import { OwnedClaim } from './request/owned-claim.ts'
 import { Recorder } from './request/record.ts'
 import { reject } from './request/reject.ts'
 import { sendReplay } from './request/replay.ts'
-import { type CoveredRoute, coveredRoute, isTimedOut, unsafeSettings } from './request/route.ts'
+import { type CoveredRoute, coveredRoute, isAnswered, unsafeSettings } from './request/route.ts'
 import { runHandler, sentElsewhere } from './request/run.ts'
 import { installSendStep, kSendStep, onError, type SteppedRequest } from './request/send-step.ts'
 import { Runtime } from './runtime.ts'
@@ -119,7 +119,7 @@ async function serve(
     request.idempotency = identify(route, request)
     decision = await claimKey(route, request, reply)
   } catch (error) {
-    reject(error, reply, route.options)
+    if (!isAnswered(route, request, reply)) reject(error, reply, route.options)
     return sentElsewhere()
   }
   switch (decision.kind) {
@@ -128,7 +128,7 @@ async function serve(
     case 'replay':
       request.idempotency.replayed = true
       await route.options.onReplay?.(request, decision.record)
-      sendReplay(request, reply, decision.response)
+      if (!isAnswered(route, request, reply)) sendReplay(request, reply, decision.response)
       return sentElsewhere()
     case 'unprotected':
       return handler.call(server, request, reply)
@@ -162,7 +162,7 @@ function run(
   reply: FastifyReply,
 ): Promise<unknown> {
   const owned = new OwnedClaim(route, request, claim, sentAt)
-  if (reply.sent || isTimedOut(route, request)) {
+  if (isAnswered(route, request, reply)) {
     void owned.end({ outcome: 'release' }) // the client has its 503, and nothing has run
     return sentElsewhere()
   }

@@ -1,6 +1,6 @@
 /** A covered route: its options, and what is worked out once for all its requests. */
 
-import type { FastifyInstance, FastifyRequest, RouteOptions } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 import type { DelayQueue } from '../delay-queue.ts'
 import type { ResolvedRouteOptions } from '../options.ts'
 import type { Runtime } from '../runtime.ts'
@@ -68,10 +68,10 @@ export function unsafeSettings({ options, handlerTimeout }: CoveredRoute): strin
   return warnings
 }
 
-/** Has Fastify's `handlerTimeout` answered this request already? */
-export function isTimedOut({ handlerTimeout }: CoveredRoute, request: FastifyRequest): boolean {
-  if (handlerTimeout === 0) return false // reading `signal` would make one
-  return isHandlerTimeout(request.signal.reason)
+/** Has somebody else answered meanwhile: Fastify's `handlerTimeout`, while the store was asked? */
+export function isAnswered({ handlerTimeout }: CoveredRoute, request: FastifyRequest, reply: FastifyReply): boolean {
+  if (reply.sent) return true
+  return handlerTimeout > 0 && isHandlerTimeout(request.signal.reason) // without a timeout, reading `signal` makes one
 }
 
 export function isHandlerTimeout(error: unknown): boolean {
