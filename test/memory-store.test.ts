@@ -114,13 +114,13 @@ describe('bounds of the memory store', () => {
   })
 
   it('maxBytes refuses claims too, and counts them', async () => {
-    const { store } = createStore({ maxBytes: 1_200 })
+    const { store } = createStore({ maxBytes: 2_200 })
     await claim(store, 'a')
     await claim(store, 'b')
     await assert.rejects(store.claim(requestFor('c')), isFull)
     await assert.rejects(store.claim(requestFor('k'.repeat(2_000))), isFull)
     assert.equal(store.usage.refused, 2)
-    assert.ok(store.usage.bytes <= 1_200)
+    assert.ok(store.usage.bytes <= 2_200)
   })
 
   it('a response that does not fit is refused, counted, and leaves the claim pending', async () => {
@@ -145,7 +145,7 @@ describe('bounds of the memory store', () => {
   })
 
   it('a response that fits once expired records are gone is taken', async () => {
-    const { store, clock } = createStore({ maxBytes: 3_000 })
+    const { store, clock } = createStore({ maxBytes: 4_000 })
     await store.complete(await claim(store, 'old'), responseOf(1_500), 1_000)
     const owner = await claim(store, 'key')
     clock.now = 1_000

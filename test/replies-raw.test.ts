@@ -7,6 +7,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { FastifyReply } from 'fastify'
 import fastify from 'fastify'
 import idempotency, { MemoryStore } from '../src/index.ts'
+import { createApp, post } from './support/app.ts'
 import {
   assertNotReplayable,
   assertReplayed,
@@ -257,4 +258,18 @@ test('reply.callNotFound() where the plugin covers only a child instance: a retr
     else assert.equal(again.headers['idempotent-replayed'], 'true')
     assert.equal(runs, 1)
   }
+})
+
+test('a reply with trailers reaches the client with them, and a retry is told that it was not recorded', async (t) => {
+  const app = await createApp(t)
+  let runs = 0
+  app.post('/', async (_request, reply) => {
+    runs++
+    reply.trailer('x-checksum', (_reply, _payload, done) => done(null, 'abc'))
+    return { paid: true }
+  })
+  const first = await post(app, '/', 'k')
+  assert.deepEqual([first.json(), first.trailers['x-checksum']], [{ paid: true }, 'abc'])
+  assert.equal((await post(app, '/', 'k')).json().code, 'FST_IDEMPOTENCY_NOT_REPLAYABLE')
+  assert.equal(runs, 1)
 })

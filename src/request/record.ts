@@ -4,7 +4,7 @@ import { finished } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Outcome } from '../options.ts'
 import { bodyBytes, headersToStore, type OutgoingHeaders, type StoredResponse, withoutBody } from '../response.ts'
-import { adopt, isSendable, isStream, type ReplyStream, unwrapWebResponse } from './body.ts'
+import { adopt, hasTrailers, isSendable, isStream, type ReplyStream, unwrapWebResponse } from './body.ts'
 import { type Head, LateAnswer } from './late.ts'
 import type { Ending, OwnedClaim } from './owned-claim.ts'
 import { type CoveredRoute, isHandlerTimeout } from './route.ts'
@@ -130,7 +130,7 @@ export class Recorder implements SendStep {
   #completion(head: Head, body: StoredResponse['body'] | undefined): Ending {
     const { maxResponseBytes, storeHeaders } = this.#route.options
     const { statusCode } = head
-    if (bodyBytes(body ?? null) > maxResponseBytes) return bodiless(statusCode)
+    if (bodyBytes(body ?? null) > maxResponseBytes || hasTrailers(this.#reply)) return bodiless(statusCode)
     try {
       const headers = headersToStore(this.#headersAtClaim, head.headers, storeHeaders)
       return { outcome: 'complete', response: { statusCode, headers, body: kept(body), replayable: true } }

@@ -13,7 +13,7 @@ export interface MemoryStoreOptions {
    */
   maxRecords?: number
   /**
-   * Most bytes kept at a time: bodies, headers and keys, and 500 bytes for each record.
+   * Most bytes kept at a time: bodies, headers and keys, and 1,000 bytes for each record.
    * @default 268_435_456 (256 MiB)
    */
   maxBytes?: number
@@ -36,8 +36,8 @@ interface Entry extends Linked {
   bytes: number
 }
 
-// Measured on Node 20: an entry with its Map and Set slots and three short strings is 400 to 500 bytes.
-const ENTRY_BYTES = 500
+// Measured on Node 20: 70,000 records with a response of 70 bytes took 1,150 bytes of heap each.
+const ENTRY_BYTES = 1_000
 const SLOT_MS = 1_000
 
 /**

@@ -109,7 +109,7 @@ export class Comparison {
       if ((error as { code?: string }).code !== 'FST_IDEMPOTENCY_STORE_FULL') throw error
       this.#refused++
       assert.ok(isNew, 'refused a key that it has')
-      const isAtBound = this.#model.held.length >= MAX_RECORDS || heldBytes(this.#model.held) + 600 > MAX_BYTES
+      const isAtBound = this.#model.held.length >= MAX_RECORDS || heldBytes(this.#model.held) + 1_100 > MAX_BYTES
       assert.ok(isAtBound, 'refused although there is room')
     }
   }
@@ -123,7 +123,7 @@ export class Comparison {
     const owned = this.#model.owned(request.scopedKey, request.token, orAlready)
     const done = await this.#perform(step, { ...request, fence: 0 })
     if (done === 'too large') {
-      assert.ok(owned !== undefined && heldBytes(this.#model.held) + step.bytes + 600 > MAX_BYTES)
+      assert.ok(owned !== undefined && heldBytes(this.#model.held) + step.bytes + 1_100 > MAX_BYTES)
       return
     }
     assert.equal(done, owned !== undefined)
@@ -198,7 +198,7 @@ function responseOf(bytes: number) {
 }
 
 function heldBytes(records: readonly ModelRecord[]): number {
-  return records.reduce((sum, { bodyBytes }) => sum + 500 + bodyBytes, 0)
+  return records.reduce((sum, { bodyBytes }) => sum + 1_000 + bodyBytes, 0)
 }
 
 function describeRecord(outcome: 'exists' | 'read', record: IdempotencyRecord | undefined): string {

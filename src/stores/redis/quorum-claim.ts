@@ -1,11 +1,10 @@
 /** One claim at N independent members: votes, split votes, and giving back what did not become a majority. */
 
-import { randomInt, randomUUID } from 'node:crypto'
+import { randomInt } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../store.ts'
+import type { ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../store.ts'
 import { agreedRecord, completedRecord, majorityOf, newestRecord, noMajority, poll, reachedBy } from './majority.ts'
-
-type Claimed = ClaimResult & { outcome: 'claimed' }
+import { type Claimed, isHeld, Vote } from './vote.ts'
 
 /** A lease with less left than this share of it is too short to start a handler under, as in the core. */
 const LEASE_MARGIN = 0.1
@@ -15,111 +14,6 @@ const LONGEST_PAUSE_MS = 32
 /** Has so much of a lease passed since `startedAt` that what was asked for then is not to be relied on? */
 export function isSpent(leaseMs: number, startedAt: number): boolean {
   return performance.now() - startedAt >= leaseMs * (1 - LEASE_MARGIN)
-}
-
-/** What one member says in one claim. */
-class Vote {
-  answer: ClaimResult | undefined
-  /** Why there is no answer, when the member has failed; the claim may have been made all the same. */
-  error: unknown
-  readonly #member: IdempotencyStore
-  readonly #request: ClaimRequest
-  #asking: Promise<ClaimResult> | undefined
-  #givenBack: Promise<unknown> | undefined
-
-  constructor(member: IdempotencyStore, request: ClaimRequest) {
-    this.#member = member
-    this.#request = request
-  }
-
-  /** The claim that this member has given, if it has. */
-  get claimed(): Claimed | undefined {
-    return this.answer?.outcome === 'claimed' ? this.answer : undefined
-  }
-
-  get record(): IdempotencyRecord | undefined {
-    return this.answer?.outcome === 'exists' ? this.answer.record : undefined
-  }
-
-  /**
-   * The fence that this member gives, or would give when its record was taken over: whoever holds it for the moment may
-   * be the claim before ours, about to end. A silent member may know of any.
-   */
-  get fence(): number {
-    if (this.record !== undefined) return this.record.fence + 1
-    return this.claimed?.claim.fence ?? Number.POSITIVE_INFINITY
-  }
-
-  /** Does somebody else hold this member? */
-  get isHeld(): boolean {
-    return this.record !== undefined && isHeld(this.record)
-  }
-
-  look(): Promise<IdempotencyRecord | undefined> {
-    return this.#member.read(this.#request.scopedKey)
-  }
-
-  /** Asks for the claim, unless the member has given it, or is still being asked. */
-  ask(): Promise<ClaimResult> {
-    if (this.claimed !== undefined) return Promise.resolve(this.claimed)
-    this.#asking ??= this.#send().finally(() => {
-      this.#asking = undefined
-    })
-    return this.#asking
-  }
-
-  // Only after what was given back before is known to be gone: a release by this token that is still under way could
-  // otherwise take away a vote that has been counted.
-  async #send(): Promise<ClaimResult> {
-    this.answer = undefined
-    this.error = undefined
-    try {
-      if (this.#givenBack !== undefined) await this.#givenBack
-      this.answer = await this.#member.claim(this.#request)
-      return this.answer
-    } catch (error) {
-      this.error = error
-      throw error
-    }
-  }
-
-  /**
-   * Gives the member's claim back. A free key becomes free again; one that was taken over becomes a failed record with
-   * the fence it had: deleting it would let the fences start anew.
-   */
-  giveBack(): Promise<unknown> {
-    const claim = this.claimed?.claim
-    if (claim === undefined) return Promise.resolve()
-    this.answer = undefined
-    this.#givenBack = claim.fence === 1 ? this.#member.release(claim) : this.#lower(claim, claim.fence - 1)
-    return this.#givenBack
-  }
-
-  #lower(claim: Claim, fence: number): Promise<boolean> {
-    return this.#member.fail({ ...claim, fence }, this.#request.ttlMs)
-  }
-
-  /** Makes the member give this fence when it is asked again, which takes a second token: nobody takes over himself. */
-  async raise(fence: number): Promise<void> {
-    const claim = this.claimed?.claim
-    if (claim === undefined) return
-    this.answer = undefined
-    this.#givenBack = this.#raise(claim, fence)
-    await this.#givenBack
-  }
-
-  async #raise(claim: Claim, fence: number): Promise<void> {
-    await this.#lower(claim, fence - 1)
-    const stepping = await this.#member.claim({ ...this.#request, token: randomUUID() })
-    if (stepping.outcome === 'claimed') await this.#lower(stepping.claim, fence - 1)
-  }
-
-  /** For good: gives back also what the member gives late, or may have given without our hearing of it. */
-  async drop(): Promise<void> {
-    await this.#asking?.catch(() => {})
-    if (this.claimed !== undefined) await this.giveBack()
-    else if (this.error !== undefined) await this.#member.release({ ...this.#request, fence: 0 })
-  }
 }
 
 /** A claim of one key at all members. */
@@ -180,9 +74,9 @@ export class QuorumClaim {
   async #take(vote: Vote): Promise<void> {
     try {
       while (!this.#isEnding && vote.claimed === undefined) {
-        await vote.ask()
+        if (vote.isHeld) this.#contended.add(vote)
+        await vote.ask(true)
         if (!vote.isHeld || this.#isLateBy(0.25)) return
-        this.#contended.add(vote)
         await sleep(1)
       }
     } finally {
@@ -194,6 +88,7 @@ export class QuorumClaim {
   async end(): Promise<void> {
     while (this.#contended.size > 0) await sleep(1)
     this.#isEnding = true
+    for (const vote of this.#votes) vote.end()
   }
 
   get #heard(): readonly Vote[] {
@@ -208,13 +103,23 @@ export class QuorumClaim {
     return this.#votes.filter(({ claimed }) => claimed !== undefined)
   }
 
+  get #haveMajority(): boolean {
+    return this.#ours.length >= this.#majority
+  }
+
+  /** How long a member is waited for now: all calls together take little longer than `timeoutMs`. */
+  get #patienceMs(): number {
+    return Math.max(this.#timeoutMs - (performance.now() - this.#startedAt), this.#timeoutMs / 4)
+  }
+
   #isLateBy(share: number): boolean {
     return performance.now() - this.#startedAt >= this.#timeoutMs * share
   }
 
   async #vote(): Promise<ClaimResult | undefined> {
-    const patience = { timeoutMs: this.#timeoutMs, enough: this.#majority }
-    const calls = this.#votes.map((vote) => vote.ask())
+    const patience = { timeoutMs: this.#patienceMs, enough: this.#majority }
+    const haveMajority = this.#haveMajority
+    const calls = this.#votes.map((vote) => vote.ask(haveMajority))
     const result = await poll(calls, patience, () => this.#certain())
     if (result === 'unknown' || this.#heard.length < this.#majority) return undefined
     if (result !== undefined) return result
@@ -236,7 +141,7 @@ export class QuorumClaim {
   #certain(): ClaimResult | 'unknown' | undefined {
     const record = agreedRecord(this.#records, this.#majority)
     if (record !== undefined) return { outcome: 'exists', record }
-    if (this.#ours.length >= this.#majority) return this.#claimed()
+    if (this.#haveMajority) return this.#claimed()
     const failed = this.#votes.filter(({ answer, error }) => answer === undefined && error !== undefined)
     return failed.length > this.#votes.length - this.#majority ? 'unknown' : undefined
   }
@@ -266,9 +171,9 @@ export class QuorumClaim {
    */
   async #settle(round: number): Promise<ClaimResult | undefined> {
     const pauseMs = Math.min(2 ** round, LONGEST_PAUSE_MS)
-    const hasMajority = this.#ours.length >= this.#majority
-    if (!hasMajority && !this.#isFirst) return this.#stepBack(pauseMs)
-    if (hasMajority && !this.#isWaiting) await this.#bounded(this.#raiseFences())
+    if (!this.#haveMajority && !this.#isFirst) return this.#stepBack(pauseMs)
+    const isOpen = !this.#isLateBy(0.5) && this.#votes.some((vote) => vote.isOpen)
+    if (this.#haveMajority && !isOpen) await this.#bounded(this.#raiseFences())
     else await sleep(1)
     return undefined
   }
@@ -276,12 +181,6 @@ export class QuorumClaim {
   /** Is the first member that anybody holds ours? All rivals who hear the same members agree on who stays. */
   get #isFirst(): boolean {
     return this.#votes.find(({ claimed, isHeld }) => claimed !== undefined || isHeld)?.claimed !== undefined
-  }
-
-  /** Will one say more that is silent, or held by a rival? Fences are raised without it only after half of the time. */
-  get #isWaiting(): boolean {
-    if (this.#isLateBy(0.5)) return false
-    return this.#votes.some(({ answer, error, isHeld }) => isHeld || (answer === undefined && error === undefined))
   }
 
   #raiseFences(): Promise<unknown> {
@@ -303,7 +202,7 @@ export class QuorumClaim {
   }
 
   async #look(): Promise<IdempotencyRecord[]> {
-    const patience = { timeoutMs: this.#timeoutMs, enough: this.#majority }
+    const patience = { timeoutMs: this.#patienceMs, enough: this.#majority }
     const records: IdempotencyRecord[] = []
     const calls = this.#votes.map(async (vote) => {
       const record = await vote.look()
@@ -314,7 +213,7 @@ export class QuorumClaim {
   }
 
   async #bounded(work: Promise<unknown>): Promise<void> {
-    await poll([work], { timeoutMs: this.#timeoutMs }, () => undefined)
+    await poll([work], { timeoutMs: this.#patienceMs }, () => undefined)
   }
 
   #giveUp<Result>(result: Result): Result {
@@ -335,8 +234,4 @@ function takenOver(votes: readonly Vote[]): Claimed['takenOver'] {
   const reasons = votes.map(({ claimed }) => claimed?.takenOver)
   if (reasons.includes('expired')) return 'expired'
   return reasons.includes('failed') ? 'failed' : 'no'
-}
-
-function isHeld({ state, leaseRemainingMs }: IdempotencyRecord): boolean {
-  return state === 'pending' && leaseRemainingMs > 0
 }
