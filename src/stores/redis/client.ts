@@ -13,6 +13,7 @@ export interface RedisClient {
   pipeline(): { exec(): Promise<[error: Error | null, result: unknown][] | null> }
   on(event: string, listener: () => void): unknown
   off(event: string, listener: () => void): unknown
+  connect(): Promise<void>
   disconnect(): void
 }
 
@@ -33,11 +34,30 @@ const NO_GHOSTS = {
 
 const RECONNECT = (attempt: number) => Math.min(attempt * 50, 500)
 
+/** A client that the store has built, and how to end it. */
+export interface OwnClient {
+  readonly client: RedisClient
+  disconnect(): void
+}
+
+const REVIVE_AFTER_MS = 100
+
 /** A client for an address, with auto-pipelining, without an offline queue and without retries. */
-export function connect(address: RedisAddress): RedisClient {
+export function connect(address: RedisAddress): OwnClient {
   const client = build(address)
+  let isWanted = true
   client.on('error', () => {}) // a lost connection shows as failed calls; without a listener ioredis prints each one
-  return client
+  // A failover that is announced while ioredis asks a Sentinel for the master can end the client for good.
+  client.on('end', () => {
+    if (isWanted) setTimeout(() => client.connect().catch(() => {}), REVIVE_AFTER_MS).unref()
+  })
+  return {
+    client,
+    disconnect() {
+      isWanted = false
+      client.disconnect()
+    },
+  }
 }
 
 function build(address: RedisAddress): RedisClient {

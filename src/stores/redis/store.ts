@@ -11,7 +11,7 @@ import type {
   StoreFigures,
 } from '../../store.ts'
 import { checkServer, hasNativeClaim } from './check.ts'
-import { connect, type RedisAddress, type RedisClient, whenReady } from './client.ts'
+import { connect, type OwnClient, type RedisAddress, type RedisClient, whenReady } from './client.ts'
 import { redisFigures } from './figures.ts'
 import {
   completedValue,
@@ -62,6 +62,8 @@ type ScriptName = keyof typeof SCRIPTS
 type ClaimReply = [kind: Buffer, number: number | Buffer, text: Buffer]
 
 const READY_WITHIN_MS = 5_000
+/** More than the first line of any record. */
+const HEAD_BYTES = 1_023
 
 /**
  * Records in Redis 6.2 or later (or Valkey), single, behind Sentinel, or Cluster.
@@ -73,7 +75,7 @@ export class RedisStore implements IdempotencyStore {
   readonly name = 'redis'
   readonly figures: StoreFigures
   readonly #client: RedisClient
-  readonly #isOwnClient: boolean
+  readonly #ownClient: OwnClient | undefined
   readonly #keyPrefix: string
   readonly #deflateFrom: number
   readonly #waitReplicas: number
@@ -84,8 +86,8 @@ export class RedisStore implements IdempotencyStore {
 
   /** @throws InvalidOptionError naming a wrong option */
   constructor(options: RedisStoreOptions) {
-    this.#isOwnClient = !('client' in options)
-    this.#client = 'client' in options ? options.client : connect(options)
+    this.#ownClient = 'client' in options ? undefined : connect(options)
+    this.#client = 'client' in options ? options.client : (this.#ownClient as OwnClient).client
     this.figures = redisFigures(this.#client)
     this.#keyPrefix = options.keyPrefix ?? ''
     this.#deflateFrom = options.deflateFrom ?? Number.POSITIVE_INFINITY
@@ -106,7 +108,7 @@ export class RedisStore implements IdempotencyStore {
     assertDuration('leaseMs', request.leaseMs)
     assertDuration('ttlMs', request.ttlMs)
     const result = this.#hasNativeClaim ? await this.#claimNatively(request) : await this.#claimByScript(request)
-    if (result.outcome === 'claimed') await this.#replicated(request.scopedKey, () => this.release(result.claim))
+    if (result.outcome === 'claimed') await this.#replicated(result.claim, 'p', () => this.release(result.claim))
     return result
   }
 
@@ -139,7 +141,7 @@ export class RedisStore implements IdempotencyStore {
     assertDuration('ttlMs', ttlMs)
     const value = await completedValue(claim, response, this.#deflateFrom)
     const isOwner = await this.#isDone('fidemWrite1', claim, value, ttlMs, 'cz')
-    if (isOwner) await this.#replicated(claim.scopedKey)
+    if (isOwner) await this.#replicated(claim, 'cz')
     return isOwner
   }
 
@@ -174,7 +176,7 @@ export class RedisStore implements IdempotencyStore {
   }
 
   async close(): Promise<void> {
-    if (this.#isOwnClient) this.#client.disconnect()
+    this.#ownClient?.disconnect()
   }
 
   #key(scopedKey: string): string {
@@ -196,12 +198,13 @@ export class RedisStore implements IdempotencyStore {
   }
 
   /**
-   * Resolves when enough replicas have what was last written to a key.
+   * Resolves when enough replicas have what was last written to a record.
+   * @param states in which the record then is
    * @throws Error when they do not in time; `undo` is called first, best effort
    */
-  async #replicated(scopedKey: string, undo?: () => Promise<unknown>): Promise<void> {
+  async #replicated(claim: Claim, states: string, undo?: () => Promise<unknown>): Promise<void> {
     if (this.#waitReplicas === 0) return
-    const replicas = await this.#wait(scopedKey)
+    const replicas = await this.#wait(claim, states)
     if (replicas >= this.#waitReplicas) return
     await undo?.().catch(() => {})
     throw new Error(
@@ -209,19 +212,23 @@ export class RedisStore implements IdempotencyStore {
     )
   }
 
-  // WAIT speaks of the connection it is sent on, and has no key of its own: in a pipeline behind a command with the
-  // key it goes to the node that owns it, also in a Cluster.
-  async #wait(scopedKey: string): Promise<number> {
+  // WAIT has no key of its own: in a pipeline behind a command with the key it goes to the node that owns it, also in
+  // a Cluster. And it speaks of the connection it is sent on: after a failover a new one has nothing to wait for and
+  // says yes at once. So it only counts when the record is seen, with this token, on the same connection.
+  async #wait({ scopedKey, token }: Claim, states: string): Promise<number> {
     const pipeline = this.#client.pipeline() as unknown as Pipeline
-    const replies = await pipeline.exists(this.#key(scopedKey)).wait(this.#waitReplicas, this.#waitTimeoutMs).exec()
-    const [error, replicas] = replies?.[1] ?? [new Error('no answer to WAIT'), 0]
-    if (error !== null) throw error
-    return Number(replicas)
+    const key = this.#key(scopedKey)
+    const replies = await pipeline.getrange(key, 0, HEAD_BYTES).wait(this.#waitReplicas, this.#waitTimeoutMs).exec()
+    const [found, waited] = replies ?? []
+    const error = found?.[0] ?? waited?.[0]
+    if (error) throw error
+    const [, state = '', owner] = String(found?.[1]).split('|')
+    return owner === fieldOf(token) && states.includes(state) ? Number(waited?.[1]) : 0
   }
 }
 
 interface Pipeline {
-  exists(key: string): this
+  getrange(key: string, start: number, end: number): this
   wait(replicas: number, timeoutMs: number): this
   exec(): Promise<[error: Error | null, result: unknown][] | null>
 }
