@@ -201,7 +201,7 @@ describe('handlerTimeout', () => {
       reply.code(error.statusCode ?? 500).send({ error: error.message, run: runs }),
     )
     app.addHook('onRequest', async (_request, reply) => void reply.header('x-request', String(runs)))
-    app.post('/pay', { handlerTimeout: 20 }, (_request, reply) => {
+    app.post('/pay', { handlerTimeout: 300 }, (_request, reply) => {
       runs++
       return runs === 1 ? handler(reply, opened) : { run: runs }
     })
@@ -300,7 +300,7 @@ describe('handlerTimeout', () => {
     }
     const app = await createApp(t, { store })
     let runs = 0
-    app.post('/pay', { handlerTimeout: 20 }, async () => ({ run: ++runs }))
+    app.post('/pay', { handlerTimeout: 300 }, async () => ({ run: ++runs }))
     assert.equal((await post(app, '/pay', 'k')).statusCode, 503)
     open()
     await until('the claim is given back', () => calls.includes('release'))
@@ -310,7 +310,7 @@ describe('handlerTimeout', () => {
 
   it('set for the whole server works the same', async (t) => {
     const { opened, open } = gate()
-    const app = await createApp(t, {}, { handlerTimeout: 20 })
+    const app = await createApp(t, {}, { handlerTimeout: 300 })
     app.post('/pay', () => opened.then(() => 'late'))
     const url = await listen(app)
     const send = () => fetch(`${url}/pay`, { method: 'POST', headers: { 'idempotency-key': 'k' } })

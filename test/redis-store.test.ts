@@ -82,8 +82,9 @@ describe('Redis, single', () => {
     })
   })
 
-  it('a new claim and a replay are one SET each, and a completion is one script', async () => {
+  it('a new claim and a replay are one SET each, and a completion is one script', async (t) => {
     const client = new Redis(redis.url, { ...SAFE, enableAutoPipelining: false })
+    t.after(() => client.disconnect())
     const store = await storeOn(client)
     const sent: string[] = []
     const send = client.sendCommand.bind(client)
@@ -103,8 +104,9 @@ describe('Redis, single', () => {
     await store.close()
   })
 
-  it('the lease of a pending record is told by its PTTL: what other requests read is what is left', async () => {
+  it('the lease of a pending record is told by its PTTL: what other requests read is what is left', async (t) => {
     const store = await storeOn(new Redis(redis.url, SAFE))
+    t.after(() => store.close())
     const key = randomUUID()
     await store.claim({ ...request(key), leaseMs: 10_000, ttlMs: 20_000 })
     await redis.cli('PEXPIRE', keyPrefix + key, 13_000) // as if 7 s had passed by Redis's clock
@@ -116,8 +118,9 @@ describe('Redis, single', () => {
     await store.close()
   })
 
-  it('deflates what gets smaller by it, and reads both kinds', async () => {
+  it('deflates what gets smaller by it, and reads both kinds', async (t) => {
     const store = await storeOn(new Redis(redis.url, SAFE), { deflateFrom: 500 })
+    t.after(() => store.close())
     const sizes: number[] = []
     for (const body of ['x'.repeat(400), 'x'.repeat(50_000), Buffer.from(randomUUID().repeat(20))]) {
       const key = randomUUID()
@@ -131,8 +134,9 @@ describe('Redis, single', () => {
     await store.close()
   })
 
-  it('scripts survive SCRIPT FLUSH, alone and in a pipeline', async () => {
+  it('scripts survive SCRIPT FLUSH, alone and in a pipeline', async (t) => {
     const store = await storeOn(new Redis(redis.url, SAFE))
+    t.after(() => store.close())
     for (let round = 0; round < 20; round++) {
       const claims = await Promise.all(Array.from({ length: 10 }, () => store.claim(request(randomUUID()))))
       await redis.cli('SCRIPT', 'FLUSH')
@@ -144,8 +148,9 @@ describe('Redis, single', () => {
     await store.close()
   })
 
-  it("two stores on one client do not get in each other's way", async () => {
+  it("two stores on one client do not get in each other's way", async (t) => {
     const client = new Redis(redis.url, SAFE)
+    t.after(() => client.disconnect())
     const [one, other] = [await storeOn(client), await storeOn(client, { keyPrefix: `${keyPrefix}other:` })]
     const key = randomUUID()
     assert.equal((await one.claim(request(key))).outcome, 'claimed')
@@ -217,8 +222,9 @@ describe('Redis Cluster, 3 masters', () => {
     ['5', () => new Cluster5([...cluster.nodes], options)],
     ['6', () => new Cluster([...cluster.nodes], options)],
   ] as const) {
-    it(`ioredis ${major}: keys of all slots are claimed, completed and replayed in parallel`, async () => {
+    it(`ioredis ${major}: keys of all slots are claimed, completed and replayed in parallel`, async (t) => {
       const store = await storeOn(make())
+      t.after(() => store.close())
       const keys = Array.from({ length: 300 }, () => randomUUID() as string)
       const claims = await Promise.all(keys.map((key) => store.claim(request(key))))
       const response = { statusCode: 200, headers: {}, body: 'paid', replayable: true }
@@ -230,11 +236,11 @@ describe('Redis Cluster, 3 masters', () => {
       assert.ok(done.every(Boolean))
       const replays = await Promise.all(keys.map((key) => store.claim(request(key))))
       assert.ok(replays.every((result) => result.outcome === 'exists' && result.record.response?.body === 'paid'))
-      await store.close()
     })
 
-    it(`ioredis ${major}: a slot that moves is not seen by callers`, async () => {
+    it(`ioredis ${major}: a slot that moves is not seen by callers`, async (t) => {
       const store = await storeOn(make())
+      t.after(() => store.close())
       const key = randomUUID()
       const full = keyPrefix + key
       const from = await cluster.masterOf(full)
@@ -245,7 +251,9 @@ describe('Redis Cluster, 3 masters', () => {
       await to.cli('CLUSTER', 'SETSLOT', slot, 'IMPORTING', cluster.idOf(from))
       await from.cli('CLUSTER', 'SETSLOT', slot, 'MIGRATING', cluster.idOf(to))
       assert.equal((await store.claim(request(key))).outcome, 'exists', 'the key is still where it was')
-      await from.cli('MIGRATE', to.host, to.port, full, 0, 5_000)
+      const keys = (await from.cli('CLUSTER', 'GETKEYSINSLOT', slot, 1_000)).split('\n')
+      assert.ok(keys.includes(full))
+      for (const each of keys) await from.cli('MIGRATE', to.host, to.port, each, 0, 5_000)
       assert.equal((await store.claim(request(key))).outcome, 'exists', 'the key has moved, the slot not yet: ASK')
       assert.equal(await store.renew(result.claim, 30_000), true)
       for (const node of cluster.servers) await node.cli('CLUSTER', 'SETSLOT', slot, 'NODE', cluster.idOf(to))
