@@ -17,11 +17,14 @@
  * Whatever a claim has taken without getting a majority is given back by token, in the background.
  *
  * Split votes. The rival who holds the first member in the order of `stores` stays and asks again; the others give
- * theirs back, wait at random and ask again; after `memberTimeoutMs` of this the claim is rejected.
+ * theirs back, look on until it is worth asking again, and after `memberTimeoutMs` of this the claim is rejected. Whoever
+ * has won goes on, in the background, to take the members that rivals had for a moment; before it ends the claim it
+ * waits until they have given them back, for a quarter of `memberTimeoutMs` at most: so each end is on all members.
  *
- * Fences. The fence of a claim is the highest that a majority reaches, silent members being taken to know of the
+ * Fences. The fence of a claim is the highest that a majority reaches, a silent member being taken to know of the
  * highest that anybody has told of. When too few of our votes reach it, because a member lost what it knew, they are
- * raised first. So every later majority finds a member with this fence, and takes over with a higher one.
+ * raised first. So every later majority finds a member with this fence, and takes over with a higher one. A minority
+ * that was taken over is given back as a failed record with the fence it had, for the same reason.
  *
  * Read repair: none. A record does not tell how long it lives on, and a copy that outlives the others would be replayed
  * after its TTL. Instead the completion itself is brought to members that did not have the claim, as long as its TTL is
@@ -52,8 +55,7 @@ export interface QuorumRedisStoreOptions {
   readonly stores: readonly IdempotencyStore[]
   /**
    * How long one member is waited for where the others do not settle the answer, in ms; also how long rivals who split
-   * the members among them try to settle it. A claim answers within about twice this: keep it below half of
-   * `storeTimeoutMs`.
+   * the members among them try to settle it. Keep it below half of `storeTimeoutMs`.
    * @default 400
    */
   readonly memberTimeoutMs?: number
@@ -83,8 +85,8 @@ export interface QuorumRedisStoreOptions {
  *   of such members runs a key twice. Let clocks be slewed, not stepped.
  * - members that come back without their data: each of them counts as failed until the longest lease and TTL that it
  *   knew of are over. Use `appendonly yes` with `appendfsync always`, or leave such a member out for that long.
- * - a pending claim that only a bare majority has (the others were down, or a rival had them for a moment) survives
- *   silence, but not the loss of the data, of one of these.
+ * - more than that minority: a record that a bare majority took, because the others were down at the time, survives the
+ *   silence of one of these, but not the loss of its data as well.
  */
 export class QuorumRedisStore implements IdempotencyStore {
   readonly name = 'redis-quorum'
