@@ -3,6 +3,8 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer } from 'node:net'
 import { type TestContext, test } from 'node:test'
+import { freePort } from './support/redis/processes.ts'
+import { startRedis } from './support/redis/servers.ts'
 
 type Environment = Record<string, string>
 
@@ -90,9 +92,9 @@ async function countCharges(url: string): Promise<number> {
   return count
 }
 
-test('each request of the printed transcript has the outcome that is printed below it', async (t) => {
-  const demo = await startDemo(t)
-  const steps = stepsOf(demo.printed)
+/** Sends the requests that a demo has printed, and compares each response with what is printed below it. */
+async function runTranscript(printed: string): Promise<Step[]> {
+  const steps = stepsOf(printed)
   assert.deepEqual(
     steps.map(({ status }) => status),
     [201, 201, 422, 400, 200],
@@ -102,7 +104,43 @@ test('each request of the printed transcript has the outcome that is printed bel
     assert.equal(response.status, status, `${curl}\n${response.text}`)
     for (const text of contains) assert.ok(response.text.includes(text), `${curl}\n${response.text}\nlacks ${text}`)
   }
+  return steps
+}
+
+test('each request of the printed transcript has the outcome that is printed below it', async (t) => {
+  const demo = await startDemo(t)
+  await runTranscript(demo.printed)
   assert.equal(await demo.stop('SIGTERM'), 0)
+})
+
+test('on Redis the transcript has the same outcomes, and a retry after a restart of the API is not charged', async (t) => {
+  const redis = await startRedis()
+  t.after(() => redis.stop())
+  const before = await startDemo(t, { IDEMPOTENCY_STORE: redis.url })
+  const [first] = await runTranscript(before.printed)
+  assert.ok(first)
+  const { text: answer } = await run(first.curl)
+  assert.equal(await before.stop('SIGTERM'), 0)
+
+  const after = await startDemo(t, { IDEMPOTENCY_STORE: redis.url, PORT: new URL(before.url).port })
+  const retry = await run(first.curl)
+  assert.equal(retry.status, 201)
+  assert.match(retry.text, /^idempotent-replayed: true$/m)
+  assert.equal(withoutDate(retry.text), withoutDate(answer))
+  assert.equal(await countCharges(after.url), 0)
+  assert.equal(await after.stop('SIGTERM'), 0)
+})
+
+function withoutDate(response: string): string {
+  return response.replace(/^date: .*\n/m, '')
+}
+
+test('a Redis that is not there is named, without its password', async () => {
+  const port = await freePort()
+  const { code, printed } = await failToStart({ IDEMPOTENCY_STORE: `redis://ada:secret@127.0.0.1:${port}` })
+  assert.equal(code, 1)
+  assert.match(printed, new RegExp(`^IDEMPOTENCY_STORE: Redis is not reachable .* at 127.0.0.1:${port}\\b`))
+  assert.doesNotMatch(printed, /secret/)
 })
 
 test('a failed attempt is run again by its retry, refunds are safe too, and other accounts see none of it', async (t) => {

@@ -1,0 +1,97 @@
+/** Server CPU and Redis CPU per request: bare, written by hand, with the plugin. */
+
+import { Redis } from 'ioredis'
+import { startRedis } from '../test/support/redis/servers.ts'
+import { beside, inTurn, median, printTable, type Sample, startServer, type Variant } from './measure.ts'
+
+const bare: Variant = { name: 'bare route', server: 'bare' }
+const byHand: Variant = { name: 'by hand, first request', server: 'hand' }
+const first: Variant = { name: 'plugin, first request', server: 'plugin' }
+const replay: Variant = { name: 'plugin, replay', server: 'plugin', repeats: true }
+const variants = [bare, byHand, { ...byHand, name: 'by hand, replay', repeats: true }, first, replay]
+
+/** DESIGN §10: server CPU as a multiple of the hand-written first request. */
+const BUDGETS = new Map([
+  [first, 1.15],
+  [replay, 1],
+])
+
+interface RedisSample extends Sample {
+  /** Of the redis-server process, per request. */
+  readonly redisCpuUs: number
+  /** Inside commands, per request, by name. What a script calls is counted in both. */
+  readonly commandUs: ReadonlyMap<string, number>
+}
+
+export async function overhead(rounds = 7, seconds = 2): Promise<void> {
+  const redis = await startRedis({})
+  const observer = new Redis(redis.url)
+  const server = await startServer('server-redis.js', [redis.url])
+  const samples = await inTurn(variants, rounds, async (variant): Promise<RedisSample> => {
+    const before = await readingsOf(observer)
+    const sample = await server.measure(variant, seconds)
+    return { ...sample, ...difference(before, await readingsOf(observer), sample.requests) }
+  })
+  console.log(
+    `Node ${process.version}, redis-server ${(await observer.info('server')).match(/redis_version:(\S+)/)?.[1]}`,
+  )
+  console.log(`${rounds} rounds of ${seconds} s, medians; ratios are medians of per-round ratios`)
+  report(samples)
+  server.stop()
+  observer.disconnect()
+  await redis.stop()
+}
+
+interface Readings {
+  readonly cpuUs: number
+  readonly commands: ReadonlyMap<string, number>
+}
+
+async function readingsOf(redis: Redis): Promise<Readings> {
+  const cpu = await redis.info('cpu')
+  const stats = await redis.info('commandstats')
+  const seconds = (name: string) => Number(new RegExp(`^${name}:([\\d.]+)`, 'm').exec(cpu)?.[1])
+  const commands = [...stats.matchAll(/^cmdstat_([^:]+):calls=\d+,usec=(\d+)/gm)]
+  return {
+    cpuUs: (seconds('used_cpu_user') + seconds('used_cpu_sys')) * 1e6,
+    commands: new Map(commands.map(([, name = '', us]) => [name, Number(us)])),
+  }
+}
+
+function difference(before: Readings, after: Readings, requests: number) {
+  const spent = [...after.commands].map(
+    ([name, us]) => [name, (us - (before.commands.get(name) ?? 0)) / requests] as const,
+  )
+  return {
+    redisCpuUs: (after.cpuUs - before.cpuUs) / requests,
+    commandUs: new Map(spent.filter(([name]) => name !== 'info')),
+  }
+}
+
+function report(samples: ReadonlyMap<Variant, readonly RedisSample[]>): void {
+  const of = (variant: Variant) => samples.get(variant) ?? []
+  const rows = [...samples].map(([variant, own]) => {
+    const ratio = beside(own, of(byHand), (a, b) => a.cpuUs / b.cpuUs)
+    const budget = BUDGETS.get(variant)
+    return [
+      variant.name,
+      median(own.map((s) => s.cpuUs)).toFixed(1),
+      beside(own, of(bare), (a, b) => a.cpuUs - b.cpuUs).toFixed(1),
+      ratio.toFixed(2),
+      budget === undefined ? '' : `≤ ${budget} ${ratio <= budget ? 'met' : 'NOT met'}`,
+      Math.round(median(own.map((s) => s.perSecond))),
+      median(own.map((s) => s.redisCpuUs)).toFixed(1),
+      commandsOf(own),
+    ]
+  })
+  printTable(
+    ['variant', 'CPU µs/request', 'over bare', '× by hand', 'budget', 'requests/s', 'Redis CPU µs', 'in commands µs'],
+    rows,
+  )
+}
+
+function commandsOf(samples: readonly RedisSample[]): string {
+  const names = [...new Set(samples.flatMap(({ commandUs }) => [...commandUs.keys()]))]
+  const spent = names.map((name) => ({ name, us: median(samples.map((s) => s.commandUs.get(name) ?? 0)) }))
+  return spent.flatMap(({ name, us }) => (us < 0.05 ? [] : [`${name} ${us.toFixed(1)}`])).join(', ')
+}
