@@ -25,13 +25,20 @@ const redis = new Redis({
   failoverDetector: true, // leave the old master as soon as the Sentinels have a new one
   enableOfflineQueue: false, // a call without a connection fails at once, and is not made later
   maxRetriesPerRequest: 0, // a call whose connection broke is not made again behind its caller's back
-  enableAutoPipelining: true, // the calls of one turn of the event loop share a write
+  commandTimeout: 5_000, // a server that has fallen silent does not hold up what is called after it
   connectTimeout: 2_000,
+  enableAutoPipelining: true, // the calls of one turn of the event loop share a write
   retryStrategy: (attempt) => Math.min(attempt * 50, 500),
 })
 redis.on('error', (error) => app.log.warn(error))
+// A failover that is announced while ioredis asks a Sentinel for the master can end the client for good.
+const revive = () => setTimeout(() => redis.connect().catch(() => {}), 100)
+redis.on('end', revive)
 // A client that is handed over is ours to close. Fastify runs these hooks backwards: after that of the plugin below.
-app.addHook('onClose', () => redis.disconnect())
+app.addHook('onClose', () => {
+  redis.off('end', revive)
+  redis.disconnect()
+})
 
 await app.register(idempotency, {
   // A claim counts once a replica has it, so a failover does not forget it. `strict`: start only with safe settings.
