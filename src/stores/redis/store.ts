@@ -91,8 +91,8 @@ export class RedisStore implements IdempotencyStore {
     this.figures = redisFigures(this.#client)
     this.#keyPrefix = options.keyPrefix ?? ''
     this.#deflateFrom = options.deflateFrom ?? Number.POSITIVE_INFINITY
-    this.#waitReplicas = count('waitReplicas', options.waitReplicas ?? 0)
-    this.#waitTimeoutMs = count('waitTimeoutMs', options.waitTimeoutMs ?? 500)
+    this.#waitReplicas = wholeNumber('waitReplicas', options.waitReplicas ?? 0, 0)
+    this.#waitTimeoutMs = wholeNumber('waitTimeoutMs', options.waitTimeoutMs ?? 500, 1) // WAIT takes 0 for ever
     this.#strict = options.strict ?? false
     for (const [name, lua] of Object.entries(SCRIPTS)) this.#client.defineCommand(name, { lua, numberOfKeys: 1 })
     // At each connection, because it may be to another server than the last one.
@@ -238,7 +238,9 @@ function claimed(request: ClaimRequest, fence: number, takenOver: 'no' | 'failed
   return { outcome: 'claimed', claim: { scopedKey, fingerprint, token, fence }, takenOver }
 }
 
-function count(name: string, value: number): number {
-  if (Number.isSafeInteger(value) && value >= 0) return value
-  throw new InvalidOptionError(`RedisStore: option "${name}" takes a whole number of at least 0, got ${String(value)}`)
+function wholeNumber(name: string, value: number, least: number): number {
+  if (Number.isSafeInteger(value) && value >= least) return value
+  throw new InvalidOptionError(
+    `RedisStore: option "${name}" takes a whole number of at least ${least}, got ${String(value)}`,
+  )
 }
