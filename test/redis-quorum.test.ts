@@ -37,7 +37,8 @@ describe('a quorum of redis-servers', { concurrency: 2 }, () => {
   describe('keeps the laws of a store', () => {
     const members = new Members(3)
     storeConformance(async () => {
-      const store = new QuorumRedisStore({ stores: members.servers.map(({ url }) => new RedisStore({ url })) })
+      const stores = members.servers.map(({ url }) => new RedisStore({ url }))
+      const store = new QuorumRedisStore({ stores, memberTimeoutMs: MEMBER_TIMEOUT_MS })
       await store.check()
       return store
     })
