@@ -37,8 +37,7 @@ describe('a quorum of redis-servers', { concurrency: 2 }, () => {
   describe('keeps the laws of a store', () => {
     const members = new Members(3)
     storeConformance(async () => {
-      const stores = members.servers.map(({ url }) => new RedisStore({ url }))
-      const store = new QuorumRedisStore({ stores, memberTimeoutMs: MEMBER_TIMEOUT_MS })
+      const store = new QuorumRedisStore({ stores: members.servers.map(({ url }) => new RedisStore({ url })) })
       await store.check()
       return store
     })
