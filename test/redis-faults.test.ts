@@ -222,9 +222,11 @@ describe('unknown is unknown', () => {
     const { redis, proxy } = await proxied(t)
     const replica = await startRedis({ args: ['--replicaof', redis.host, String(redis.port)] })
     t.after(() => replica.stop())
-    await until('the replica is in step', async () =>
-      /slave0:.*state=online/.test(await redis.cli('INFO', 'replication')),
-    )
+    // Online is not enough: it must have acknowledged a write, or the first WAIT comes before its first answer.
+    await until('the replica is in step', async () => {
+      await redis.cli('SET', 'filler', 1)
+      return /slave0:.*state=online,offset=[1-9]/.test(await redis.cli('INFO', 'replication'))
+    })
     const { app } = await payThrough(t, proxy.url, { waitReplicas: 1, waitTimeoutMs: 150 })
     assert.equal((await post(app, '/pay', 'k')).json().run, 1)
     assert.match(await replica.cli('GET', SCOPED), /^1\|c\|/)
