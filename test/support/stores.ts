@@ -57,11 +57,18 @@ export function gate<Value = void>() {
   return { open, opened }
 }
 
-/** Resolves as soon as `condition` holds; rejects, naming what was waited for, when it does not within 5 s. */
-export async function until(what: string, condition: () => boolean | Promise<boolean>): Promise<void> {
-  const deadline = Date.now() + 5_000
+/** How often a condition is asked for, and for how long, in ms. */
+const QUICK = { every: 2, within: 5_000 }
+
+/** Resolves as soon as `condition` holds; rejects, naming what was waited for, when it does not in time (5 s). */
+export async function until(
+  what: string,
+  condition: () => boolean | Promise<boolean>,
+  { every, within } = QUICK,
+): Promise<void> {
+  const deadline = Date.now() + within
   while (!(await condition())) {
     if (Date.now() > deadline) throw new Error(`waited in vain for: ${what}`)
-    await new Promise((resolve) => setTimeout(resolve, 2))
+    await new Promise((resolve) => setTimeout(resolve, every))
   }
 }

@@ -11,6 +11,7 @@ import { closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writ
 import { createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { until } from '../stores.ts'
 
 /** Kills all whose pid is the name of a file in `$1/pids`, and removes `$1`. */
 const GUARD_SCRIPT = `
@@ -140,11 +141,7 @@ async function isFree(port: number): Promise<boolean> {
   }
 }
 
-/** Like `until` of `stores.ts`, for what takes servers longer: asks every 20 ms, gives up after 20 s. */
-export async function eventually(what: string, condition: () => boolean | Promise<boolean>): Promise<void> {
-  const deadline = Date.now() + 20_000
-  while (!(await condition())) {
-    if (Date.now() > deadline) throw new Error(`waited in vain for: ${what}`)
-    await new Promise((resolve) => setTimeout(resolve, 20))
-  }
+/** `until`, for what takes servers longer: asks every 20 ms, gives up after 20 s. */
+export function eventually(what: string, condition: () => boolean | Promise<boolean>): Promise<void> {
+  return until(what, condition, { every: 20, within: 20_000 })
 }
