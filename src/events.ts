@@ -1,6 +1,5 @@
 /** What happens, told once: metrics, logs and diagnostics channels listen, and the core knows none of them. */
 
-import { channel } from 'node:diagnostics_channel'
 import type { FastifyRequest } from 'fastify'
 
 /** How a claim ended; value of the `outcome` label. */
@@ -54,24 +53,10 @@ export type IdempotencyEvent = Subject &
     | { readonly type: 'unprotected' }
   )
 
-/** Names of the diagnostics channels, as `fastify-idempotency:<type>`. */
-export type EventType = IdempotencyEvent['type']
-
-const CHANNELS = {
-  claim: channel('fastify-idempotency:claim'),
-  completion: channel('fastify-idempotency:completion'),
-  settled: channel('fastify-idempotency:settled'),
-  'lease-lost': channel('fastify-idempotency:lease-lost'),
-  'lease-expired': channel('fastify-idempotency:lease-expired'),
-  'store-error': channel('fastify-idempotency:store-error'),
-  'record-lost': channel('fastify-idempotency:record-lost'),
-  unprotected: channel('fastify-idempotency:unprotected'),
-} as const satisfies Record<EventType, unknown>
-
 /** Called for every event, in line with the request: must be quick and must not throw. */
 export type Listener = (event: IdempotencyEvent) => void
 
-/** Passes each event to the listeners of one plugin instance and to its diagnostics channel. */
+/** Passes each event to the listeners of one plugin instance. */
 export class Events {
   readonly #listeners: Listener[] = []
 
@@ -81,8 +66,6 @@ export class Events {
 
   emit(event: IdempotencyEvent): void {
     for (const listener of this.#listeners) listener(event)
-    const subscribers = CHANNELS[event.type]
-    if (subscribers.hasSubscribers) subscribers.publish(event)
   }
 }
 

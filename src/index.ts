@@ -8,6 +8,7 @@ const idempotency = fastifyPlugin(plugin, { fastify: '5.x', name: 'fastify-idemp
 
 export default idempotency
 
+export type { EventType, IdempotencyMessage } from './channels.ts'
 export {
   assertDuration,
   IdempotencyError,
@@ -15,8 +16,9 @@ export {
   ResponseTooLargeError,
   StoreFullError,
 } from './errors.ts'
-export type { ClaimOutcome, EventType, IdempotencyEvent, StoreOperation } from './events.ts'
+export type { ClaimOutcome, StoreOperation } from './events.ts'
 export type { InstanceIdempotency } from './instance.ts'
+export { keyDigest } from './logs.ts'
 export type { IdempotencyOptions, MetricsRegistry, Outcome, RouteIdempotencyOptions } from './options.ts'
 export type { RequestIdempotency } from './request/context.ts'
 export { decodeResponse, encodeResponse, type StoredHeaders, type StoredResponse } from './response.ts'

@@ -8,6 +8,7 @@ import type {
   RouteHandlerMethod,
   RouteOptions,
 } from 'fastify'
+import { publishEvent } from './channels.ts'
 import { IdempotencyError } from './errors.ts'
 import { Events } from './events.ts'
 import { decorate } from './instance.ts'
@@ -41,6 +42,7 @@ export async function plugin(instance: FastifyInstance, given: IdempotencyOption
   const runtime = new Runtime(options.store ?? new MemoryStore(), events)
   const metrics = await metricsListener(options.metrics, runtime.store)
   if (metrics !== undefined) events.listen(metrics)
+  events.listen(publishEvent)
 
   decorate(instance, runtime.store)
   installSendStep(instance)
