@@ -14,6 +14,8 @@ const docs = readdirSync(join(root, 'docs'), { recursive: true, encoding: 'utf8'
 const pages = ['README.md', 'CONTRIBUTING.md', ...docs].filter((name) => name.endsWith('.md'))
 const textOf = (page: string) => readFileSync(join(root, page), 'utf8')
 
+const blocksOf = (page: string) => [...textOf(page).matchAll(/^```ts\n(.*?)^```$/gms)].map(([, code = '']) => code)
+
 test('every TypeScript block compiles', { timeout: 120_000 }, async () => {
   const folder = join(root, 'node_modules', '.cache', 'docs')
   rmSync(folder, { recursive: true, force: true })
@@ -22,7 +24,7 @@ test('every TypeScript block compiles', { timeout: 120_000 }, async () => {
   writeFileSync(join(folder, 'my-store.ts'), "export { TinyStore as MyStore } from '../../../examples/tiny-store.ts'\n")
   let blocks = 0
   for (const page of pages) {
-    for (const [, code = ''] of textOf(page).matchAll(/^```ts\n(.*?)^```$/gms)) {
+    for (const code of blocksOf(page)) {
       writeFileSync(join(folder, `${page.replace(/\W/g, '-')}-${++blocks}.ts`), `${code}export {}\n`)
     }
   }
@@ -30,6 +32,7 @@ test('every TypeScript block compiles', { timeout: 120_000 }, async () => {
   const paths = {
     'fastify-idempotency': ['../../../src/index.ts'],
     'fastify-idempotency/redis': ['../../../src/stores/redis/index.ts'],
+    'fastify-idempotency/dynamodb': ['../../../src/stores/dynamodb/index.ts'],
     'fastify-idempotency/testing': ['../../../src/testing/store-conformance.ts'],
   }
   const config = { extends: '../../../tsconfig.json', compilerOptions: { paths }, include: ['*.ts'] }
