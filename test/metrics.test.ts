@@ -1,7 +1,9 @@
 /** What is counted, and where. */
 
 import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
 import { describe, it } from 'node:test'
+import { promisify } from 'node:util'
 import fastify from 'fastify'
 import { register as globalRegistry, Registry } from 'prom-client'
 import idempotency, { MemoryStore } from '../src/index.ts'
@@ -85,5 +87,56 @@ describe('metrics', () => {
       await post(app, '/pay', key)
     }
     assert.equal(await sampleOf(registry, 'idempotency_claims_total', { outcome: 'claimed' }), 2)
+  })
+
+  it('of two stores share a registry, told apart by their label', async (t) => {
+    const registry = new Registry()
+    for (const name of ['near', 'far']) {
+      const app = await createApp(t, { metrics: registry, store: Object.assign(new MemoryStore(), { name }) })
+      app.post('/pay', async () => 'paid')
+      await post(app, '/pay', 'k')
+    }
+    for (const store of ['near', 'far']) {
+      assert.equal(await sampleOf(registry, 'idempotency_claims_total', { store, outcome: 'claimed' }), 1, store)
+      assert.equal(await sampleOf(registry, 'idempotency_completion_duration_ms', { store }), 1, store)
+    }
+  })
+
+  it('have as many series after a thousand keys, callers and URLs as after one', async (t) => {
+    const registry = new Registry()
+    const app = await createApp(t, { metrics: registry, credential: ({ headers }) => `${headers.authorization}` })
+    app.post('/pay/:id', async () => 'paid')
+    const pay = (n: number) => post(app, `/pay/${n}?n=${n}`, `key-${n}`, { headers: { authorization: `token-${n}` } })
+    const seriesOf = async () => (await registry.metrics()).split('\n').filter((line) => /^\w+\{/.test(line)).length
+    await pay(0)
+    const before = await seriesOf()
+    for (let n = 1; n <= 1_000; n++) await pay(n)
+    assert.equal(await seriesOf(), before)
+    assert.ok(before > 30 && before < 100, `${before} series`)
+  })
+
+  it('are scraped without a call to the store, unless it has figures of its own', async (t) => {
+    const registry = new Registry()
+    const { store, calls } = breakableStore()
+    await createApp(t, { metrics: registry, store })
+    await registry.metrics()
+    assert.deepEqual(calls, [])
+  })
+
+  it('do not load prom-client when they are off', async () => {
+    const code = `
+      const { default: idempotency } = await import('./src/index.ts')
+      const { default: fastify } = await import('fastify')
+      const app = fastify()
+      await app.register(idempotency, { metrics: METRICS })
+      const { createRequire } = await import('node:module')
+      const loaded = Object.keys(createRequire(import.meta.url).cache).some((path) => path.includes('/prom-client/'))
+      console.log(loaded)`
+    const isLoadedWith = async (metrics: string) => {
+      const args = ['--import', 'tsx', '--input-type=module', '--eval', code.replace('METRICS', metrics)]
+      return (await promisify(execFile)(process.execPath, args)).stdout.trim()
+    }
+    assert.equal(await isLoadedWith('false'), 'false')
+    assert.equal(await isLoadedWith('undefined'), 'true')
   })
 })
