@@ -4,7 +4,7 @@ import type { FastifyInstance } from 'fastify'
 import { InvalidOptionError } from './errors.ts'
 import type { RouteIdempotencyOptions } from './options.ts'
 import type { RequestIdempotency } from './request/context.ts'
-import { scopedKey } from './request/key.ts'
+import { scopedKey } from './scoped-key.ts'
 import type { IdempotencyRecord, IdempotencyStore } from './store.ts'
 
 /** `app.idempotency`: for operators. */

@@ -23,7 +23,7 @@ import {
 } from './options.ts'
 import { claimKey, type Decision } from './request/claim.ts'
 import { RequestIdempotency } from './request/context.ts'
-import { ANONYMOUS, readKey, scopedKey } from './request/key.ts'
+import { ANONYMOUS, readKey } from './request/key.ts'
 import { OwnedClaim } from './request/owned-claim.ts'
 import { Recorder } from './request/record.ts'
 import { reject } from './request/reject.ts'
@@ -32,6 +32,7 @@ import { type CoveredRoute, coveredRoute, isAnswered, unsafeSettings } from './r
 import { runHandler, sentElsewhere } from './request/run.ts'
 import { installSendStep, kSendStep, onError, type SteppedRequest } from './request/send-step.ts'
 import { Runtime } from './runtime.ts'
+import { scopedKey } from './scoped-key.ts'
 import { MemoryStore } from './stores/memory.ts'
 
 /** Registers the hooks on an instance: routes added afterwards, to it or to its children, can be covered. */

@@ -1,7 +1,7 @@
 /** `request.idempotency`: what a handler may know and use of the key it runs under. */
 
 import { hash } from 'node:crypto'
-import { encodePart } from './key.ts'
+import { encodePart } from '../scoped-key.ts'
 
 /** The key a request came with, as handlers and hooks see it; null on requests without one. */
 export class RequestIdempotency {
