@@ -8,10 +8,12 @@ const STORES: ReadonlyMap<string, Open> = new Map<string, Open>([
   ['memory:', () => new MemoryStore()],
   ['redis:', openRedis],
   ['rediss:', openRedis],
+  ['dynamodb:', openDynamoDB],
 ])
 
 /**
- * Opens the store of a URL such as `memory:` or `redis://127.0.0.1:6379`.
+ * Opens the store of a URL: `memory:`, `redis://127.0.0.1:6379`, `dynamodb://127.0.0.1:8000/table` for a server nearby or
+ * `dynamodb:///table` for AWS, with region and credentials from the environment.
  * @throws Error naming the known schemes; never with the rest of the URL, which may hold a password
  */
 export async function openStore(url: string): Promise<IdempotencyStore> {
@@ -38,4 +40,26 @@ async function openRedis(url: string): Promise<IdempotencyStore> {
 
 function hostOf(url: string): string {
   return URL.canParse(url) ? new URL(url).host || 'localhost' : 'that address'
+}
+
+/** Makes the table when it is not there: this is a demo. */
+async function openDynamoDB(url: string): Promise<IdempotencyStore> {
+  const { host, pathname } = new URL(url)
+  const tableName = pathname.slice(1)
+  const { DynamoDBClient } = await import('@aws-sdk/client-dynamodb')
+  const { createTable, DynamoDBStore } = await import('fastify-idempotency/dynamodb')
+  const nearby = {
+    endpoint: `http://${host}`,
+    region: 'local',
+    credentials: { accessKeyId: 'any', secretAccessKey: 'any' },
+  }
+  const client = new DynamoDBClient(host === '' ? {} : nearby)
+  try {
+    const store = new DynamoDBStore({ client, tableName })
+    await createTable(client, { tableName })
+    return store
+  } catch (error) {
+    client.destroy()
+    throw new Error(`IDEMPOTENCY_STORE: ${(error as Error).message}`)
+  }
 }

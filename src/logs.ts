@@ -3,6 +3,7 @@
 import { hash } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
 import { type IdempotencyEvent, reasonOf } from './events.ts'
+import type { StoreWarning } from './store.ts'
 
 type Level = 'debug' | 'info' | 'warn' | 'error'
 type Line = readonly [level: Level, message: string]
@@ -18,8 +19,15 @@ export function logEvent(event: IdempotencyEvent): void {
   log[level](fieldsOf(event), message)
 }
 
+/** Writes what a store warns of, through the logger of the app: the store knows of no request. */
+export function logWarning(log: FastifyBaseLogger, store: string, warning: StoreWarning): void {
+  if (isSilent(log, 'warn')) return
+  const { operation, scopedKey, message, fields } = warning
+  log.warn({ operation, store, key_digest: keyDigest(scopedKey), ...fields }, `idempotency: ${message}`)
+}
+
 /** First 16 hex digits of the SHA-256 of a scoped key: enough to join log lines, useless to whoever reads them. */
-function keyDigest(scopedKey: string): string {
+export function keyDigest(scopedKey: string): string {
   return hash('sha256', scopedKey).slice(0, 16)
 }
 
@@ -86,11 +94,14 @@ function fieldsOf(event: IdempotencyEvent): object {
     key_digest: keyDigest(event.scopedKey),
   }
   if ('durationMs' in event) return { ...fields, duration_ms: event.durationMs }
-  if ('error' in event) return { ...fields, reason: reasonOf(event.error), error: messageOf(event.error) }
+  if ('error' in event) {
+    const { logFields } = (event.error ?? {}) as { logFields?: object }
+    return { ...fields, ...logFields, reason: reasonOf(event.error), error: messageOf(event.error) }
+  }
   return fields
 }
 
-// The message alone: drivers hang the whole command on their errors, and with it the raw key.
-function messageOf(error: unknown): string {
+/** The message alone: drivers hang the whole command on their errors, and with it the raw key. */
+export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
 }

@@ -3,10 +3,9 @@
 import type { Counter, Gauge, Histogram, Registry } from 'prom-client'
 import { InvalidOptionError } from './errors.ts'
 import { type IdempotencyEvent, type Listener, reasonOf } from './events.ts'
+import { existing, exposeFigures, type PromClient } from './figures.ts'
 import type { MetricsRegistry } from './options.ts'
-import type { IdempotencyStore, StoreFigures } from './store.ts'
-
-type PromClient = typeof import('prom-client')
+import type { IdempotencyStore } from './store.ts'
 
 // Milliseconds. Memory and a near Redis answer below 1; alerts sit at 5 (Redis) and 25 (DynamoDB).
 const DURATION_BUCKETS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000]
@@ -136,40 +135,4 @@ function metricsOn(client: PromClient, registry: Registry) {
     responseBytes: histogram('idempotency_response_bytes', 'Size of recorded bodies.', BYTES_BUCKETS),
     storeInfo: gauge('idempotency_store_info', 'Always 1; says which store is in use.', 'idempotency_store'),
   }
-}
-
-/**
- * One gauge for each figure. prom-client collects every metric of a scrape at the same time, so the first one asks the
- * store and the others wait for the same answer. Of several stores with one name the last is reported.
- */
-function exposeFigures(client: PromClient, registry: Registry, store: string, figures: StoreFigures): void {
-  let reading: Promise<Readonly<Record<string, number>>> | undefined
-  const readOnce = () => {
-    reading ??= figures.read().finally(() => {
-      reading = undefined
-    })
-    return reading
-  }
-  for (const { name, help } of figures.list) {
-    registry.removeSingleMetric(name)
-    const gauge: Gauge = new client.Gauge({
-      name,
-      help,
-      labelNames: ['store'],
-      registers: [registry],
-      async collect() {
-        const value = await readOnce().then(
-          (read) => read[name],
-          () => undefined,
-        )
-        if (value === undefined)
-          gauge.reset() // nothing is better than an old figure
-        else gauge.set({ store }, value)
-      },
-    })
-  }
-}
-
-function existing<Metric>(registry: Registry, name: string): Metric | undefined {
-  return registry.getSingleMetric(name) as Metric | undefined
 }

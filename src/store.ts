@@ -69,20 +69,48 @@ export type ClaimResult =
   | { readonly outcome: 'claimed'; readonly claim: Claim; readonly takenOver: 'no' | 'failed' | 'expired' }
   | { readonly outcome: 'exists'; readonly record: IdempotencyRecord }
 
-/** A figure that a store has of itself, for metrics. */
+/** A figure that a store has of itself, for metrics. It always carries the label `store`. */
 export interface StoreFigure {
   /** Name of the metric: a counter's ends in `_total`. */
   readonly name: string
   /** What it means and what to do about it. */
   readonly help: string
+  /**
+   * `gauge`: read when metrics are scraped. `counter` and `histogram`: told of as things happen.
+   * @default 'gauge'
+   */
+  readonly type?: 'gauge' | 'counter' | 'histogram'
+  /** Labels besides `store`, of few values each; never a key or a credential. For what is told of. */
+  readonly labels?: readonly string[]
+  /** Upper bounds of a histogram's buckets. */
+  readonly buckets?: readonly number[]
 }
 
-/** A store's figures of itself, read when metrics are scraped. */
+/** Hears of counters and histograms: by how much one grew, or what was observed. Must be quick and must not throw. */
+export type FigureListener = (name: string, value: number, labels?: Readonly<Record<string, string>>) => void
+
+/** A store's figures of itself. */
 export interface StoreFigures {
   readonly list: readonly StoreFigure[]
-  /** All figures by name, in one round trip. One that is missing is not reported. */
-  read(): Promise<Readonly<Record<string, number>>>
+  /** All gauges by name, in one round trip, for a scrape. One that is missing is not reported. */
+  read?(): Promise<Readonly<Record<string, number>>>
+  /** Tells a listener of the counters and histograms from now on; there may be several. */
+  listen?(listener: FigureListener): void
 }
+
+/** Something for the log that no request has failed of, such as a call that was throttled before it succeeded. */
+export interface StoreWarning {
+  readonly operation: string
+  /** For a digest; never to be logged as it is. */
+  readonly scopedKey: string
+  /** What happened and what to do about it. */
+  readonly message: string
+  /** Members of the log line besides the usual ones. */
+  readonly fields: Readonly<Record<string, string | number>>
+}
+
+/** Hears of warnings. Must be quick and must not throw. */
+export type WarningListener = (warning: StoreWarning) => void
 
 /**
  * What a store must do. The laws are DESIGN §6, each one a test in `fastify-idempotency/testing`.
@@ -125,8 +153,11 @@ export interface IdempotencyStore {
   /** The live record of a key, for waiting requests and operators; undefined when absent or expired. */
   read(scopedKey: string): Promise<IdempotencyRecord | undefined>
 
-  /** What it can tell of itself when metrics are scraped: memory, evictions, … */
+  /** What it can tell of itself for metrics: memory, evictions, throttled calls, … */
   readonly figures?: StoreFigures
+
+  /** Tells a listener of warnings from now on; there may be several. */
+  onWarning?(listener: WarningListener): void
 
   /** Start-up check, once, off the hot path: sentences to log as warnings. A rejection refuses to start. */
   check?(): Promise<readonly string[]>

@@ -3,6 +3,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer } from 'node:net'
 import { type TestContext, test } from 'node:test'
+import { startDynamoDB } from './support/dynamodb/server.ts'
 import { freePort } from './support/redis/processes.ts'
 import { startRedis } from './support/redis/servers.ts'
 
@@ -116,24 +117,40 @@ test('each request of the printed transcript has the outcome that is printed bel
 test('on Redis the transcript has the same outcomes, and a retry after a restart of the API is not charged', async (t) => {
   const redis = await startRedis()
   t.after(() => redis.stop())
-  const before = await startDemo(t, { IDEMPOTENCY_STORE: redis.url })
+  await outlivesRestarts(t, redis.url)
+})
+
+test('so it has on DynamoDB, in a table that the demo makes', async (t) => {
+  const { host, port, stop } = await startDynamoDB()
+  t.after(stop)
+  await outlivesRestarts(t, `dynamodb://${host}:${port}/demo-${port}`)
+})
+
+async function outlivesRestarts(t: TestContext, IDEMPOTENCY_STORE: string): Promise<void> {
+  const before = await startDemo(t, { IDEMPOTENCY_STORE })
   const [first] = await runTranscript(before.printed)
   assert.ok(first)
   const { text: answer } = await run(first.curl)
   assert.equal(await before.stop('SIGTERM'), 0)
 
-  const after = await startDemo(t, { IDEMPOTENCY_STORE: redis.url, PORT: new URL(before.url).port })
+  const after = await startDemo(t, { IDEMPOTENCY_STORE, PORT: new URL(before.url).port })
   const retry = await run(first.curl)
   assert.equal(retry.status, 201)
   assert.match(retry.text, /^idempotent-replayed: true$/m)
   assert.equal(withoutDate(retry.text), withoutDate(answer))
   assert.equal(await countCharges(after.url), 0)
   assert.equal(await after.stop('SIGTERM'), 0)
-})
+}
 
 function withoutDate(response: string): string {
   return response.replace(/^date: .*\n/m, '')
 }
+
+test('a DynamoDB table that cannot be called so is named', async () => {
+  const { code, printed } = await failToStart({ IDEMPOTENCY_STORE: 'dynamodb://127.0.0.1:8000/' })
+  assert.equal(code, 1)
+  assert.match(printed, /^IDEMPOTENCY_STORE: .*tableName/)
+})
 
 test('a Redis that is not there is named, without its password', async () => {
   const port = await freePort()

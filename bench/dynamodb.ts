@@ -1,0 +1,48 @@
+/**
+ * What the plugin costs on DynamoDB: server CPU per request beside a conditional put and update written by hand, on a
+ * DynamoDB-compatible server that is started for the run. `npm run bench:dynamodb`, or with `-- <rounds> <seconds>`.
+ */
+
+import { createTable } from 'fastify-idempotency/dynamodb'
+import { clientOf } from '../test/support/dynamodb/client.ts'
+import { startOwnDynamoDB } from '../test/support/dynamodb/server.ts'
+import { beside, inTurn, median, printTable, startServer, type Variant } from './measure.ts'
+
+const [rounds = 7, seconds = 2] = process.argv.slice(2).map(Number)
+
+const bare: Variant = { name: 'bare route', server: 'bare' }
+const byHand: Variant = { name: 'by hand, first request', server: 'hand' }
+const first: Variant = { name: 'plugin, first request', server: 'plugin' }
+const replay: Variant = { name: 'plugin, replay', server: 'plugin', repeats: true }
+const variants = [bare, byHand, { ...byHand, name: 'by hand, replay', repeats: true }, first, replay]
+
+/** Server CPU as a multiple of the hand-written first request. */
+const BUDGETS = new Map([[first, 1.15]])
+
+const dynamodb = await startOwnDynamoDB()
+const tableName = 'bench'
+const client = clientOf(dynamodb.endpoint)
+await createTable(client, { tableName })
+client.destroy()
+const server = await startServer('server-dynamodb.js', [dynamodb.endpoint, tableName])
+const samples = await inTurn(variants, rounds, (variant) => server.measure(variant, seconds))
+server.stop()
+await dynamodb.stop()
+
+console.log(
+  `Node ${process.version}, ${rounds} rounds of ${seconds} s, medians; ratios are medians of per-round ratios`,
+)
+const of = (variant: Variant) => samples.get(variant) ?? []
+const rows = [...samples].map(([variant, own]) => {
+  const ratio = beside(own, of(byHand), (a, b) => a.cpuUs / b.cpuUs)
+  const budget = BUDGETS.get(variant)
+  return [
+    variant.name,
+    median(own.map((s) => s.cpuUs)).toFixed(0),
+    beside(own, of(bare), (a, b) => a.cpuUs - b.cpuUs).toFixed(0),
+    ratio.toFixed(2),
+    budget === undefined ? '' : `≤ ${budget} ${ratio <= budget ? 'met' : 'NOT met'}`,
+    Math.round(median(own.map((s) => s.perSecond))),
+  ]
+})
+printTable(['variant', 'CPU µs/request', 'over bare', '× by hand', 'budget', 'requests/s'], rows)

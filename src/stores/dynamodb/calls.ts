@@ -1,0 +1,173 @@
+/** Sending: each call within its budget, throttling waited out, everything counted. */
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import {
+  GetItemCommand,
+  type GetItemCommandOutput,
+  type ReturnValuesOnConditionCheckFailure,
+  UpdateItemCommand,
+  type UpdateItemCommandOutput,
+} from '@aws-sdk/client-dynamodb'
+import { StoreTimeoutError } from '../../errors.ts'
+import { codeOf, isConditionFailed, isPassing, toldOf } from './errors.ts'
+import type { PreparedWrite } from './expressions.ts'
+import type { Meter } from './figures.ts'
+import type { Item } from './item.ts'
+import { itemBytes, writeUnits } from './size.ts'
+
+/** The part of the SDK's `DynamoDBClient` that is used, to read and write items. */
+export interface DynamoDBItemClient {
+  send(command: UpdateItemCommand, options: { abortSignal: AbortSignal }): Promise<UpdateItemCommandOutput>
+  send(command: GetItemCommand, options: { abortSignal: AbortSignal }): Promise<GetItemCommandOutput>
+}
+
+/** What became of a write: made, with what was there before; or its condition failed, with what is there now. */
+export type Written =
+  | { readonly isDone: true; readonly before: Item | undefined }
+  | { readonly isDone: false; readonly found: Item | undefined }
+
+/** How long a call may take, in ms, and what it is sent to. */
+export interface CallSettings {
+  readonly client: DynamoDBItemClient
+  readonly tableName: string
+  readonly timeoutMs: number
+  readonly meter: Meter
+}
+
+/** Which item, for the tables and for the log. */
+export interface Subject {
+  readonly operation: string
+  readonly scopedKey: string
+  readonly key: Item
+}
+
+const FIRST_PAUSE_MS = 20
+const LONGEST_PAUSE_MS = 320
+
+/** The calls of one operation, which share its budget. */
+export class Calls {
+  readonly #settings: CallSettings
+  readonly #subject: Subject
+  readonly #deadline: number
+  #hasWarned = false
+
+  constructor(settings: CallSettings, subject: Subject) {
+    this.#settings = settings
+    this.#subject = subject
+    this.#deadline = performance.now() + settings.timeoutMs
+  }
+
+  /**
+   * One conditional write.
+   * @throws StoreTimeoutError when the budget is over: it may have happened
+   * @throws DynamoDBError when DynamoDB refuses
+   */
+  async write(
+    write: PreparedWrite,
+    values: Item,
+    ifNot: ReturnValuesOnConditionCheckFailure = 'NONE',
+  ): Promise<Written> {
+    const { words, ...expressions } = write
+    const command = new UpdateItemCommand({
+      TableName: this.#settings.tableName,
+      Key: this.#subject.key,
+      ...expressions,
+      ExpressionAttributeValues: { ...words, ...values },
+      ReturnConsumedCapacity: 'TOTAL',
+      ReturnValues: ifNot === 'NONE' ? 'NONE' : 'ALL_OLD',
+      ReturnValuesOnConditionCheckFailure: ifNot,
+    })
+    try {
+      const output = await this.#send((options) => this.#settings.client.send(command, options))
+      return { isDone: true, before: output.Attributes }
+    } catch (error) {
+      if (!isConditionFailed(error)) throw toldOf(error)
+      return { isDone: false, found: this.#conditionFailed((error as { Item?: Item }).Item) }
+    }
+  }
+
+  /** One consistent read. Throws as {@link write} does. */
+  async read(): Promise<Item | undefined> {
+    const { tableName, client } = this.#settings
+    const command = new GetItemCommand({
+      TableName: tableName,
+      Key: this.#subject.key,
+      ConsistentRead: true,
+      ReturnConsumedCapacity: 'TOTAL',
+    })
+    try {
+      const { Item: item } = await this.#send((options) => client.send(command, options))
+      return item
+    } catch (error) {
+      throw toldOf(error)
+    }
+  }
+
+  // DynamoDB bills a write whose condition failed by the item that it found, without saying so.
+  #conditionFailed(found: Item | undefined): Item | undefined {
+    const { meter } = this.#settings
+    meter.conditionFailed(this.#subject.operation)
+    meter.consumed(this.#subject.operation, writeUnits(found === undefined ? 0 : itemBytes(found)))
+    return found
+  }
+
+  async #send<Output extends UpdateItemCommandOutput | GetItemCommandOutput>(
+    perform: (options: { abortSignal: AbortSignal }) => Promise<Output>,
+  ): Promise<Output> {
+    let throttledBy: unknown
+    for (let attempt = 0; ; attempt++) {
+      try {
+        const output = await this.#timed(perform)
+        this.#settings.meter.consumed(this.#subject.operation, output.ConsumedCapacity?.CapacityUnits ?? 0)
+        return output
+      } catch (error) {
+        // That the time was over in the middle of one more attempt says less than why there had to be one.
+        if (error instanceof StoreTimeoutError) throw throttledBy ?? error
+        if (!isPassing(error)) throw error
+        throttledBy = error
+        await this.#pause(error, attempt)
+      }
+    }
+  }
+
+  async #timed<Output>(perform: (options: { abortSignal: AbortSignal }) => Promise<Output>): Promise<Output> {
+    const startedAt = performance.now()
+    try {
+      return await this.#bounded(perform)
+    } finally {
+      this.#settings.meter.called(this.#subject.operation, performance.now() - startedAt)
+    }
+  }
+
+  // Not by the signal alone: a client that pauses between attempts of its own may look at it late.
+  #bounded<Output>(perform: (options: { abortSignal: AbortSignal }) => Promise<Output>): Promise<Output> {
+    return new Promise((resolve, reject) => {
+      const controller = new AbortController()
+      const timer = setTimeout(() => {
+        reject(new StoreTimeoutError(this.#settings.timeoutMs))
+        controller.abort()
+      }, this.#deadline - performance.now())
+      perform({ abortSignal: controller.signal })
+        .finally(() => clearTimeout(timer))
+        .then(resolve, reject)
+    })
+  }
+
+  /** Full jitter: callers that were throttled together do not come back together. */
+  async #pause(error: unknown, attempt: number): Promise<void> {
+    this.#settings.meter.throttled(this.#subject.operation)
+    const pauseMs = Math.random() * Math.min(FIRST_PAUSE_MS * 2 ** attempt, LONGEST_PAUSE_MS)
+    if (performance.now() + pauseMs >= this.#deadline) throw error
+    this.#warn(codeOf(error))
+    await sleep(pauseMs)
+  }
+
+  /** Once for each operation: metrics count the others. */
+  #warn(code: string): void {
+    if (this.#hasWarned) return
+    this.#hasWarned = true
+    const { operation, scopedKey } = this.#subject
+    const message = `DynamoDB throttled ${operation}, or failed it; trying again`
+    this.#settings.meter.warn({ operation, scopedKey, message, fields: { dynamo_error_code: code } })
+  }
+}

@@ -1,0 +1,147 @@
+/** What the store accepts, and where wrong options are refused. */
+
+import { InvalidOptionError } from '../../errors.ts'
+import { DEFAULT_ATTRIBUTES, type DynamoDBAttributes } from './attributes.ts'
+import type { DynamoDBItemClient } from './calls.ts'
+import type { DynamoDBIndexClient } from './list.ts'
+import type { DynamoDBTableClient } from './table.ts'
+
+/** The part of the SDK's `DynamoDBClient` that a store uses. */
+export type DynamoDBStoreClient = DynamoDBItemClient & DynamoDBTableClient & DynamoDBIndexClient
+
+/** Options of a `DynamoDBStore`. */
+export interface DynamoDBStoreOptions {
+  /** A `DynamoDBClient` of `@aws-sdk/client-dynamodb` 3. It stays the caller's to destroy. */
+  readonly client: DynamoDBStoreClient
+  /** The table: partition key `pk` (string), no sort key, TTL on `expires_at`. See `createTable`. */
+  readonly tableName: string
+  /**
+   * Names of attributes that are called otherwise in an existing table.
+   * @default DEFAULT_ATTRIBUTES: `pk`, `state`, `claim_token`, …
+   */
+  readonly attributes?: Partial<DynamoDBAttributes>
+  /**
+   * By how much the clocks of two nodes may differ, in ms: so much longer than its lease a claim is protected, because
+   * DynamoDB has no clock that could judge. NTP keeps servers within tens of milliseconds of each other.
+   * @default 1_000
+   */
+  readonly clockSkewMs?: number
+  /**
+   * How long one operation may take in all, in ms, with its pauses after throttling. The plugin waits `storeTimeoutMs`
+   * for it, so a longer time here gives nothing but work that nobody waits for.
+   * @default 1_000
+   */
+  readonly timeoutMs?: number
+  /**
+   * Compress responses where that saves write units.
+   * @default true
+   */
+  readonly compress?: boolean
+  /**
+   * Write `credential_id` into each item, for the sparse index `by_credential`. Each claim then writes to the index, too.
+   * @default false
+   */
+  readonly credentialIndex?: boolean
+  /**
+   * Milliseconds since the epoch; for tests.
+   * @default Date.now
+   */
+  readonly now?: () => number
+}
+
+/** Options, complete. */
+export type ResolvedOptions = Required<Omit<DynamoDBStoreOptions, 'attributes'>> & {
+  readonly attributes: DynamoDBAttributes
+}
+
+interface Rule {
+  readonly takes: string
+  readonly accepts: (value: unknown) => boolean
+}
+
+const TABLE_NAME = /^[\w.-]{3,255}$|^arn:/
+const LONGEST_TIMER_MS = 2 ** 31 - 1
+
+const isBoolean: Rule = { takes: 'true or false', accepts: (value) => typeof value === 'boolean' }
+const isObject: Rule = { takes: 'an object', accepts: (value) => typeof value === 'object' && value !== null }
+
+const RULES: Readonly<Record<keyof DynamoDBStoreOptions, Rule>> = {
+  client: {
+    takes: 'a DynamoDBClient of @aws-sdk/client-dynamodb 3',
+    accepts: (value) => typeof (value as { send?: unknown } | null)?.send === 'function',
+  },
+  tableName: {
+    takes: 'the name or ARN of a table',
+    accepts: (value) => typeof value === 'string' && TABLE_NAME.test(value),
+  },
+  attributes: isObject,
+  clockSkewMs: wholeMs(0),
+  timeoutMs: wholeMs(1),
+  compress: isBoolean,
+  credentialIndex: isBoolean,
+  now: { takes: 'a function', accepts: (value) => typeof value === 'function' },
+}
+
+function wholeMs(least: number): Rule {
+  return {
+    takes: `a whole number of milliseconds from ${least} to ${LONGEST_TIMER_MS}`,
+    accepts: (value) =>
+      Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= LONGEST_TIMER_MS,
+  }
+}
+
+/**
+ * The options with their defaults.
+ * @throws InvalidOptionError naming the option that is wrong, missing or unknown, and what it takes
+ */
+export function resolveOptions(given: DynamoDBStoreOptions): ResolvedOptions {
+  if (!isObject.accepts(given)) refuse(`takes an object of options, got ${typeof given}`)
+  for (const [name, value] of Object.entries(given)) {
+    const rule = Object.hasOwn(RULES, name) ? RULES[name as keyof typeof RULES] : undefined
+    if (rule === undefined) refuse(`unknown option "${name}"; known options: ${Object.keys(RULES).join(', ')}`)
+    if (value !== undefined && !rule.accepts(value)) refuse(`option "${name}" takes ${rule.takes}, got ${show(value)}`)
+  }
+  for (const name of ['client', 'tableName'] as const) {
+    if (given[name] === undefined) refuse(`option "${name}" is missing; it takes ${RULES[name].takes}`)
+  }
+  const { client, tableName, attributes, clockSkewMs, timeoutMs, compress, credentialIndex, now } = given
+  return {
+    client,
+    tableName,
+    attributes: resolveAttributes(attributes ?? {}),
+    clockSkewMs: clockSkewMs ?? 1_000,
+    timeoutMs: timeoutMs ?? 1_000,
+    compress: compress ?? true,
+    credentialIndex: credentialIndex ?? false,
+    now: now ?? Date.now,
+  }
+}
+
+/**
+ * All names of attributes, those given in place of the defaults.
+ * @throws InvalidOptionError naming the attribute that is unknown, has no usable name, or has another one's
+ */
+function resolveAttributes(given: Partial<DynamoDBAttributes>): DynamoDBAttributes {
+  const known = Object.keys(DEFAULT_ATTRIBUTES)
+  for (const [name, value] of Object.entries(given)) {
+    if (!Object.hasOwn(DEFAULT_ATTRIBUTES, name)) {
+      refuse(`unknown option "attributes.${name}"; known attributes: ${known.join(', ')}`)
+    }
+    if (value !== undefined && (typeof value !== 'string' || value === '')) {
+      refuse(`option "attributes.${name}" takes the name of an attribute, got ${show(value)}`)
+    }
+  }
+  const changed = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined))
+  const names: DynamoDBAttributes = { ...DEFAULT_ATTRIBUTES, ...changed }
+  const twice = Object.values(names).find((value, index, all) => all.indexOf(value) !== index)
+  if (twice !== undefined) refuse(`option "attributes" gives the name "${twice}" to two attributes`)
+  return names
+}
+
+function refuse(message: string): never {
+  throw new InvalidOptionError(`DynamoDBStore: ${message}`)
+}
+
+function show(value: unknown): string {
+  return typeof value === 'string' ? JSON.stringify(value) : String(value)
+}
