@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import createError from '@fastify/error'
 import fastify, { type FastifyInstance, type FastifyRequest, type FastifyServerOptions } from 'fastify'
 import idempotency, { type IdempotencyStore } from 'fastify-idempotency'
+import { Registry } from 'prom-client'
 import { type Charge, Ledger } from './ledger.ts'
 
 declare module 'fastify' {
@@ -15,6 +16,8 @@ declare module 'fastify' {
 
 export interface PaymentsApiOptions {
   store: IdempotencyStore
+  /** How long a request is protected without a sign of life from its process, in ms. @default 30_000 */
+  leaseMs?: number
   logger?: NonNullable<FastifyServerOptions['logger']>
 }
 
@@ -29,14 +32,22 @@ const RefundTooLarge = createError('REFUND_TOO_LARGE', 'Only %d is left to refun
 const AcquirerDown = createError('ACQUIRER_DOWN', 'The acquirer did not answer. Retry with the same key.', 502)
 
 /** The API, not listening yet. */
-export async function createPaymentsApi({ store, logger = false }: PaymentsApiOptions): Promise<FastifyInstance> {
+export async function createPaymentsApi(options: PaymentsApiOptions): Promise<FastifyInstance> {
+  const { store, leaseMs = 30_000, logger = false } = options
   const app = fastify({ logger })
+  const metrics = new Registry()
   await app.register(idempotency, {
     store,
+    metrics,
+    leaseMs,
     required: true,
     credential: (request) => request.account, // set by `authenticate` below; a stable id outlives a rotated key
   })
   app.get('/healthz', () => ({ status: 'ok' }))
+  app.get('/metrics', (_request, reply) => {
+    reply.type(metrics.contentType)
+    return metrics.metrics()
+  })
   await app.register(payments)
   return app
 }

@@ -1,15 +1,16 @@
-/** `npm start`: the payments API on PORT and HOST, with the store of IDEMPOTENCY_STORE. */
+/** `npm start`: the payments API on PORT and HOST, with the store of IDEMPOTENCY_STORE and leases of LEASE_MS. */
 
 import { randomUUID } from 'node:crypto'
 import { createPaymentsApi } from './payments.ts'
 import { openStore } from './stores.ts'
 import { transcript } from './transcript.ts'
 
-const { HOST = '127.0.0.1', PORT = '3000', LOG_LEVEL = 'warn', IDEMPOTENCY_STORE = 'memory:' } = process.env
+const { HOST = '127.0.0.1', PORT = '3000', LOG_LEVEL = 'warn' } = process.env
+const { IDEMPOTENCY_STORE = 'memory:', LEASE_MS = '30000' } = process.env
 
 try {
   const store = await openStore(IDEMPOTENCY_STORE)
-  const app = await createPaymentsApi({ store, logger: { level: LOG_LEVEL } })
+  const app = await createPaymentsApi({ store, leaseMs: Number(LEASE_MS), logger: { level: LOG_LEVEL } })
   const url = await app.listen({ host: HOST, port: portOf(PORT) })
   const stop = () => {
     app.close()

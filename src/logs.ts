@@ -2,21 +2,23 @@
 
 import { hash } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
-import { type IdempotencyEvent, reasonOf } from './events.ts'
-import type { StoreWarning } from './store.ts'
+import { type IdempotencyEvent, type Listener, reasonOf } from './events.ts'
+import type { IdempotencyStore, StoreWarning } from './store.ts'
 
 type Level = 'debug' | 'info' | 'warn' | 'error'
 type Line = readonly [level: Level, message: string]
 
-/** Writes the line of an event; a digest stands for the key, and neither credential nor body is ever written. */
-export function logEvent(event: IdempotencyEvent): void {
-  const { log } = event.request
-  if (isSilent(log, 'error')) return
-  const line = lineOf(event)
-  if (line === undefined) return
-  const [level, message] = line
-  if (isSilent(log, level)) return
-  log[level](fieldsOf(event), message)
+/** Writes the line of each event; a digest stands for the key, and neither credential nor body is ever written. */
+export function logListener(store: IdempotencyStore): Listener {
+  return (event) => {
+    const { log } = event.request
+    if (isSilent(log, 'error')) return
+    const line = lineOf(event)
+    if (line === undefined) return
+    const [level, message] = line
+    if (isSilent(log, level)) return
+    log[level](fieldsOf(event, store.regionOf?.(event.scopedKey)), message)
+  }
 }
 
 /** Writes what a store warns of, through the logger of the app: the store knows of no request. */
@@ -86,12 +88,13 @@ function completionLine(event: IdempotencyEvent & { type: 'completion' }): Line 
   return ['debug', `idempotency: ${event.outcome}`]
 }
 
-function fieldsOf(event: IdempotencyEvent): object {
+function fieldsOf(event: IdempotencyEvent, region: string | undefined): object {
   const fields = {
     operation: 'operation' in event ? event.operation : event.type,
     idempotency_status: 'outcome' in event ? event.outcome : event.type,
     store: event.store,
     key_digest: keyDigest(event.scopedKey),
+    ...(region !== undefined && { region }),
   }
   if ('durationMs' in event) return { ...fields, duration_ms: event.durationMs }
   if ('error' in event) {

@@ -12,7 +12,7 @@ import { publishEvent } from './channels.ts'
 import { IdempotencyError } from './errors.ts'
 import { Events } from './events.ts'
 import { decorate } from './instance.ts'
-import { logEvent } from './logs.ts'
+import { logListener, logWarning } from './logs.ts'
 import { metricsListener } from './metrics.ts'
 import {
   type IdempotencyOptions,
@@ -39,11 +39,12 @@ import { MemoryStore } from './stores/memory.ts'
 export async function plugin(instance: FastifyInstance, given: IdempotencyOptions): Promise<void> {
   const options = resolveOptions(given)
   const events = new Events()
-  events.listen(logEvent)
   const runtime = new Runtime(options.store ?? new MemoryStore(), events)
+  events.listen(logListener(runtime.store))
   const metrics = await metricsListener(options.metrics, runtime.store)
   if (metrics !== undefined) events.listen(metrics)
   events.listen(publishEvent)
+  runtime.store.onWarning?.((warning) => logWarning(instance.log, runtime.store.name, warning))
 
   decorate(instance, runtime.store)
   installSendStep(instance)

@@ -50,6 +50,8 @@ export interface Claim {
   readonly token: string
   /** 1 for a fresh key, one more each time the key is taken over. */
   readonly fence: number
+  /** The region that decides about this key, of a store with several. */
+  readonly region?: string
 }
 
 /** `pending`: an owner runs; `completed`: replayed; `failed`: the next retry takes it over. */
@@ -155,6 +157,9 @@ export interface IdempotencyStore {
 
   /** What it can tell of itself for metrics: memory, evictions, throttled calls, … */
   readonly figures?: StoreFigures
+
+  /** The region that decides about a key, of a store with several: for logs. */
+  regionOf?(scopedKey: string): string | undefined
 
   /** Tells a listener of warnings from now on; there may be several. */
   onWarning?(listener: WarningListener): void

@@ -95,7 +95,7 @@ describe('listByCredential', () => {
     const { next = '' } = await list('alice', { limit: 1 })
     const refusal = {
       code: 'FST_IDEMPOTENCY_INVALID_OPTION',
-      message: 'fastify-idempotency: listByCredential: "token" is one of another table or credential',
+      message: 'fastify-idempotency: listByCredential: "token" is one of another table, credential or region',
     }
     await assert.rejects(list('bob', { token: next }), refusal)
     const other = await tableWithIndex()

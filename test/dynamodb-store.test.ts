@@ -70,7 +70,7 @@ describe('wrong options', () => {
       { tableName: 'ab' },
       /option "tableName" takes the name or ARN of a table, got "ab"/,
     ],
-    'a typo': [{ tablename: 'abc' }, /unknown option "tablename"; known options: client, tableName/],
+    'a typo': [{ tablename: 'abc' }, /unknown option "tablename"; known options: client, regions, tableName/],
     'a negative margin': [{ clockSkewMs: -1 }, /option "clockSkewMs" takes a whole number of milliseconds from 0/],
     'half a millisecond': [{ timeoutMs: 0.5 }, /option "timeoutMs" takes a whole number of milliseconds from 1/],
     'more than a timer takes': [{ timeoutMs: 2 ** 31 }, /option "timeoutMs" takes .* to 2147483647/],

@@ -16,6 +16,8 @@ export interface PageRequest {
   readonly limit?: number
   /** `next` of the page before; without it the first page, which has the newest keys. */
   readonly token?: string | undefined
+  /** Of a store with several regions, the one whose keys are asked for. @default the region of this process */
+  readonly region?: string | undefined
   readonly signal?: AbortSignal | undefined
 }
 
@@ -29,7 +31,7 @@ export interface ListedKey {
 /** A page of keys, newest first. */
 export interface KeyPage {
   readonly keys: readonly ListedKey[]
-  /** Asks for the page after this one, on the same table and for the same credential; undefined on the last. */
+  /** Asks for the page after this one, of the same table, region and credential; undefined on the last. */
   readonly next: string | undefined
 }
 
@@ -47,7 +49,7 @@ export async function listByCredential(
   tableName: string,
   attributes: TableAttributes,
   credentialId: string,
-  { limit = 25, token, signal }: PageRequest = {},
+  { limit = 25, token, region, signal }: PageRequest = {},
 ): Promise<KeyPage> {
   if (!Number.isInteger(limit) || limit < 1 || limit > LARGEST_PAGE) {
     throw refused(`"limit" takes a whole number of 1 to ${LARGEST_PAGE}, got ${String(limit)}`)
@@ -55,7 +57,7 @@ export async function listByCredential(
   if (typeof credentialId !== 'string' || credentialId === '') {
     throw refused(`the credential is a string that is not empty, got ${typeof credentialId}`)
   }
-  const listing = listingOf(tableName, credentialId)
+  const listing = listingOf(tableName, credentialId, region)
   const start = token === undefined ? undefined : startOf(token, listing)
   const command = new QueryCommand({
     TableName: tableName,
@@ -90,9 +92,9 @@ function indexKey({ scopedKey, createdAt }: ListedKey, attributes: TableAttribut
   }
 }
 
-/** What ties a token to its table and credential, without showing the credential. */
-function listingOf(tableName: string, credentialId: string): string {
-  return hash('sha256', JSON.stringify([tableName, credentialId])).slice(0, 16)
+/** What ties a token to its table, credential and region, without showing the credential. */
+function listingOf(tableName: string, credentialId: string, region: string | undefined): string {
+  return hash('sha256', JSON.stringify([tableName, credentialId, region])).slice(0, 16)
 }
 
 function tokenOf({ scopedKey, createdAt }: ListedKey, listing: string): string {
@@ -104,7 +106,7 @@ function startOf(token: string, listing: string): ListedKey {
   if (version !== TOKEN_VERSION || typeof scopedKey !== 'string' || !Number.isSafeInteger(createdAt)) {
     throw refused('"token" is not one that listByCredential gave')
   }
-  if (ofListing !== listing) throw refused('"token" is one of another table or credential')
+  if (ofListing !== listing) throw refused('"token" is one of another table, credential or region')
   return { scopedKey, createdAt: createdAt as number }
 }
 

@@ -4,6 +4,7 @@ import { InvalidOptionError } from '../../errors.ts'
 import { DEFAULT_ATTRIBUTES, type DynamoDBAttributes } from './attributes.ts'
 import type { DynamoDBItemClient } from './calls.ts'
 import type { DynamoDBIndexClient } from './list.ts'
+import type { DynamoDBRegions } from './regions.ts'
 import type { DynamoDBTableClient } from './table.ts'
 
 /** The part of the SDK's `DynamoDBClient` that a store uses. */
@@ -11,8 +12,10 @@ export type DynamoDBStoreClient = DynamoDBItemClient & DynamoDBTableClient & Dyn
 
 /** Options of a `DynamoDBStore`. */
 export interface DynamoDBStoreOptions {
-  /** A `DynamoDBClient` of `@aws-sdk/client-dynamodb` 3. It stays the caller's to destroy. */
-  readonly client: DynamoDBStoreClient
+  /** A `DynamoDBClient` of `@aws-sdk/client-dynamodb` 3. It stays the caller's to destroy. Or `regions`. */
+  readonly client?: DynamoDBStoreClient
+  /** In place of `client`: a table in each of several regions, each of which decides about the keys of its own. */
+  readonly regions?: DynamoDBRegions
   /** The table: partition key `pk` (string), no sort key, TTL on `expires_at`. See `createTable`. */
   readonly tableName: string
   /**
@@ -50,8 +53,9 @@ export interface DynamoDBStoreOptions {
 }
 
 /** Options, complete. */
-export type ResolvedOptions = Required<Omit<DynamoDBStoreOptions, 'attributes'>> & {
+export type ResolvedOptions = Required<Omit<DynamoDBStoreOptions, 'attributes' | 'regions'>> & {
   readonly attributes: DynamoDBAttributes
+  readonly regions: DynamoDBRegions | undefined
 }
 
 interface Rule {
@@ -65,10 +69,16 @@ const LONGEST_TIMER_MS = 2 ** 31 - 1
 const isBoolean: Rule = { takes: 'true or false', accepts: (value) => typeof value === 'boolean' }
 const isObject: Rule = { takes: 'an object', accepts: (value) => typeof value === 'object' && value !== null }
 
+const isClient: Rule = {
+  takes: 'a DynamoDBClient of @aws-sdk/client-dynamodb 3',
+  accepts: (value) => typeof (value as { send?: unknown } | null)?.send === 'function',
+}
+
 const RULES: Readonly<Record<keyof DynamoDBStoreOptions, Rule>> = {
-  client: {
-    takes: 'a DynamoDBClient of @aws-sdk/client-dynamodb 3',
-    accepts: (value) => typeof (value as { send?: unknown } | null)?.send === 'function',
+  client: isClient,
+  regions: {
+    takes: '{ self, clients }: the name of the region of this process, and a DynamoDBClient for each region by name',
+    accepts: isRegions,
   },
   tableName: {
     takes: 'the name or ARN of a table',
@@ -90,6 +100,12 @@ function wholeMs(least: number): Rule {
   }
 }
 
+function isRegions(value: unknown): boolean {
+  const { self, clients } = Object(value) as { self?: unknown; clients?: unknown }
+  if (typeof self !== 'string' || !isObject.accepts(clients)) return false
+  return Object.hasOwn(clients as object, self) && Object.values(clients as object).every(isClient.accepts)
+}
+
 /**
  * The options with their defaults.
  * @throws InvalidOptionError naming the option that is wrong, missing or unknown, and what it takes
@@ -101,12 +117,14 @@ export function resolveOptions(given: DynamoDBStoreOptions): ResolvedOptions {
     if (rule === undefined) refuse(`unknown option "${name}"; known options: ${Object.keys(RULES).join(', ')}`)
     if (value !== undefined && !rule.accepts(value)) refuse(`option "${name}" takes ${rule.takes}, got ${show(value)}`)
   }
-  for (const name of ['client', 'tableName'] as const) {
-    if (given[name] === undefined) refuse(`option "${name}" is missing; it takes ${RULES[name].takes}`)
-  }
-  const { client, tableName, attributes, clockSkewMs, timeoutMs, compress, credentialIndex, now } = given
+  const { tableName, regions, attributes, clockSkewMs, timeoutMs, compress, credentialIndex, now } = given
+  if (tableName === undefined) refuse(`option "tableName" is missing; it takes ${RULES.tableName.takes}`)
+  if (given.client !== undefined && regions !== undefined) refuse('takes "client" or "regions", not both')
+  const client = given.client ?? regions?.clients[regions.self]
+  if (client === undefined) refuse(`option "client" is missing; it takes ${RULES.client.takes}`)
   return {
     client,
+    regions,
     tableName,
     attributes: resolveAttributes(attributes ?? {}),
     clockSkewMs: clockSkewMs ?? 1_000,

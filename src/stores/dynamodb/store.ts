@@ -3,6 +3,7 @@
 import { randomUUID } from 'node:crypto'
 import { assertDuration, InvalidOptionError, ResponseTooLargeError } from '../../errors.ts'
 import type { StoredResponse } from '../../response.ts'
+import { encodeCredential } from '../../scoped-key.ts'
 import type {
   Claim,
   ClaimRequest,
@@ -29,7 +30,8 @@ import {
 import { Meter } from './figures.ts'
 import { type Item, ItemReader, partitionKey } from './item.ts'
 import { type KeyPage, listByCredential, type PageRequest } from './list.ts'
-import { type DynamoDBStoreOptions, type ResolvedOptions, resolveOptions } from './options.ts'
+import { type DynamoDBStoreClient, type DynamoDBStoreOptions, type ResolvedOptions, resolveOptions } from './options.ts'
+import { homeRegion } from './regions.ts'
 import { MAX_ITEM_BYTES, packed } from './size.ts'
 import { checkTable } from './table.ts'
 import { claimValues, expiryAt, instant, numberOf, ownerValues } from './values.ts'
@@ -100,21 +102,25 @@ export class DynamoDBStore implements IdempotencyStore {
   }
 
   #claimed(request: ClaimRequest, before: Item | undefined, now: number): ClaimResult {
-    const { scopedKey, fingerprint, token } = request
     const isFresh = before === undefined || this.#reader.isEmpty(before) || this.#reader.isExpired(before, now)
-    if (isFresh) return { outcome: 'claimed', claim: { scopedKey, fingerprint, token, fence: 1 }, takenOver: 'no' }
+    if (isFresh) return { outcome: 'claimed', claim: this.#claimOf(request, 1), takenOver: 'no' }
     const { state, nextFence } = this.#reader.head(before)
-    const claim = { scopedKey, fingerprint, token, fence: nextFence }
-    return { outcome: 'claimed', claim, takenOver: state === 'failed' ? 'failed' : 'expired' }
+    const takenOver = state === 'failed' ? 'failed' : 'expired'
+    return { outcome: 'claimed', claim: this.#claimOf(request, nextFence), takenOver }
   }
 
   async #found(request: ClaimRequest, item: Item, now: number): Promise<ClaimResult> {
-    const { scopedKey } = request
-    const { state, token, fence, fingerprint } = this.#reader.head(item)
+    const { state, token, fence } = this.#reader.head(item)
     if (token === request.token && state === 'pending') {
-      return { outcome: 'claimed', claim: { scopedKey, fingerprint, token, fence }, takenOver: 'no' }
+      return { outcome: 'claimed', claim: this.#claimOf(request, fence), takenOver: 'no' }
     }
-    return { outcome: 'exists', record: await this.#reader.record(scopedKey, item, now, this.#options.clockSkewMs) }
+    const record = await this.#reader.record(request.scopedKey, item, now, this.#options.clockSkewMs)
+    return { outcome: 'exists', record }
+  }
+
+  #claimOf({ scopedKey, fingerprint, token }: ClaimRequest, fence: number): Claim {
+    const region = this.regionOf(scopedKey)
+    return { scopedKey, fingerprint, token, fence, ...(region !== undefined && { region }) }
   }
 
   async complete(claim: Claim, response: StoredResponse, ttlMs: number): Promise<boolean> {
@@ -180,26 +186,61 @@ export class DynamoDBStore implements IdempotencyStore {
     return this.#reader.record(scopedKey, item, now, this.#options.clockSkewMs)
   }
 
-  /**
-   * A page of the keys of one credential, newest first; needs `credentialIndex`.
-   * @param credential as it stands in its scoped keys
-   * @throws InvalidOptionError naming a wrong limit or token, or when there is no index
-   */
-  async listByCredential(credential: string, page?: PageRequest): Promise<KeyPage> {
-    const { client, tableName, attributes, credentialIndex } = this.#options
-    if (!credentialIndex) throw new InvalidOptionError('DynamoDBStore: listByCredential needs option "credentialIndex"')
-    return listByCredential(client, tableName, attributes, credential, page)
+  /** The region that decides about a key; undefined without option `regions`. */
+  regionOf(scopedKey: string): string | undefined {
+    const { regions } = this.#options
+    return regions && homeRegion(Object.keys(regions.clients), scopedKey)
   }
 
-  /** Looks for a table that cannot be worked with, and for settings that lose or keep records too long. */
+  /**
+   * A page of the keys of one credential, newest first; needs `credentialIndex`. With `regions`, of the keys that belong
+   * to one of them: to that of this process, unless the page names another.
+   * @param credential what the plugin's option `credential` answers
+   * @throws InvalidOptionError naming a wrong limit, region or token, or when there is no index
+   */
+  async listByCredential(credential: string, page: PageRequest = {}): Promise<KeyPage> {
+    const { tableName, attributes, credentialIndex, regions } = this.#options
+    if (!credentialIndex) throw new InvalidOptionError('DynamoDBStore: listByCredential needs option "credentialIndex"')
+    const region = page.region ?? regions?.self
+    const client = this.#clientOf(region)
+    return listByCredential(client, tableName, attributes, encodeCredential(credential), { ...page, region })
+  }
+
+  #clientOf(region: string | undefined): DynamoDBStoreClient {
+    const { client, regions } = this.#options
+    if (region === undefined) return client
+    const found = regions && Object.hasOwn(regions.clients, region) ? regions.clients[region] : undefined
+    if (found !== undefined) return found
+    const known = Object.keys(regions?.clients ?? {}).join(', ') || 'none'
+    throw new InvalidOptionError(`DynamoDBStore: unknown region ${JSON.stringify(region)}; known regions: ${known}`)
+  }
+
+  /**
+   * Looks for a table that cannot be worked with, and for settings that lose or keep records too long. Another region
+   * that cannot be worked with is a warning: that is no reason to refuse the keys of the others.
+   */
   async check(): Promise<readonly string[]> {
-    const { client, tableName, attributes, credentialIndex } = this.#options
-    return checkTable(client, { tableName, attributes, index: credentialIndex, timeoutMs: CHECK_TIMEOUT_MS })
+    const { client, regions } = this.#options
+    const others = Object.entries(regions?.clients ?? {}).filter(([name]) => name !== regions?.self)
+    const warnings = others.map(([name, other]) =>
+      this.#checkTable(other).then(
+        (found) => found.map((warning) => `region ${name}: ${warning}`),
+        (error: Error) => [`region ${name}: ${error.message}; its keys get 503`],
+      ),
+    )
+    return (await Promise.all([this.#checkTable(client), ...warnings])).flat()
+  }
+
+  #checkTable(client: DynamoDBStoreClient): Promise<readonly string[]> {
+    const { tableName, attributes, credentialIndex: index, regions } = this.#options
+    const hasHomeRegions = regions !== undefined
+    return checkTable(client, { tableName, attributes, index, hasHomeRegions, timeoutMs: CHECK_TIMEOUT_MS })
   }
 
   #calls(operation: string, scopedKey: string): Calls {
     const key = { [this.#options.attributes.pk]: { S: partitionKey(scopedKey) } }
-    return new Calls(this.#callSettings, { operation, scopedKey, key })
+    const client = this.#clientOf(this.regionOf(scopedKey))
+    return new Calls({ ...this.#callSettings, client }, { operation, scopedKey, key })
   }
 }
 
