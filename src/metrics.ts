@@ -40,7 +40,7 @@ function listenerOn(client: PromClient, registry: Registry, idempotencyStore: Id
   const store = idempotencyStore.name
   const metrics = metricsOn(client, registry)
   metrics.storeInfo.set({ store, idempotency_store: idempotencyStore.constructor.name }, 1)
-  metrics.pending.inc({ store }, 0)
+  beginAtZero(metrics, store)
   if (idempotencyStore.figures !== undefined) exposeFigures(client, registry, store, idempotencyStore.figures)
   const countOf = (counter: Counter) => counter.inc({ store })
 
@@ -74,6 +74,17 @@ function listenerOn(client: PromClient, registry: Registry, idempotencyStore: Id
       case 'unprotected':
         return countOf(metrics.unprotected)
     }
+  }
+}
+
+const CLAIM_OUTCOMES = ['claimed', 'taken_over', 'replayed', 'in_progress', 'mismatch', 'uncertain', 'error'] as const
+
+// To Prometheus a counter that appears at 1 has not grown: a first takeover would go unseen.
+function beginAtZero(metrics: ReturnType<typeof metricsOn>, store: string): void {
+  for (const outcome of CLAIM_OUTCOMES) metrics.claims.inc({ store, outcome }, 0)
+  const { leaseExpired, leaseLost, lateCompletions, unprotected, notReplayable, pending } = metrics
+  for (const metric of [leaseExpired, leaseLost, lateCompletions, unprotected, notReplayable, pending]) {
+    metric.inc({ store }, 0)
   }
 }
 

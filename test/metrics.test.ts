@@ -57,6 +57,18 @@ describe('metrics', () => {
     assert.equal(await sampleOf(registry, 'idempotency_store_info'), 1)
   })
 
+  it('are at 0 before anything has happened, because Prometheus sees no growth in what appears at 1', async (t) => {
+    const registry = new Registry()
+    await createApp(t, { metrics: registry })
+    const text = await registry.metrics()
+    for (const outcome of ['claimed', 'taken_over', 'replayed', 'in_progress', 'mismatch', 'uncertain', 'error']) {
+      assert.ok(text.includes(`idempotency_claims_total{store="memory",outcome="${outcome}"} 0`), outcome)
+    }
+    for (const name of ['lease_expired', 'lease_lost', 'late_completions', 'unprotected', 'not_replayable']) {
+      assert.ok(text.includes(`idempotency_${name}_total{store="memory"} 0`), name)
+    }
+  })
+
   it('count a full memory store as refused', async (t) => {
     const registry = new Registry()
     const app = await createApp(t, { metrics: registry, store: new MemoryStore({ maxRecords: 1 }) })
