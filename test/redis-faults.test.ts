@@ -182,34 +182,6 @@ describe('unknown is unknown', () => {
     assert.equal(replay.headers['idempotent-replayed'], 'true', 'with an AOF a completed record survives')
   })
 
-  it('out of memory: 503, nothing runs, and what was recorded is replayed when there is room again', async (t) => {
-    const { redis, proxy } = await proxied(t)
-    const { app, runs } = await payThrough(t, proxy.url)
-    assert.equal((await post(app, '/pay', 'before')).json().run, 1)
-    await redis.cli('CONFIG', 'SET', 'maxmemory', 1)
-    for (const key of ['k', 'before']) assert.equal((await post(app, '/pay', key)).statusCode, 503)
-    assert.equal(runs(), 1)
-    await redis.cli('CONFIG', 'SET', 'maxmemory', 0)
-    assert.equal((await post(app, '/pay', 'before')).headers['idempotent-replayed'], 'true')
-    assert.equal((await post(app, '/pay', 'k')).json().run, 2)
-  })
-
-  it('a replica (READONLY) and too few replicas (NOREPLICAS): 503, not run', async (t) => {
-    const { redis, proxy } = await proxied(t)
-    const { app, runs } = await payThrough(t, proxy.url)
-    await redis.cli('CONFIG', 'SET', 'min-replicas-to-write', 1)
-    assert.equal((await post(app, '/pay', 'k')).statusCode, 503)
-    await redis.cli('CONFIG', 'SET', 'min-replicas-to-write', 0)
-    const master = await startRedis({})
-    t.after(() => master.stop())
-    await redis.cli('REPLICAOF', master.host, master.port)
-    await until('it is a replica', async () => /role:slave/.test(await redis.cli('INFO', 'replication')))
-    assert.equal((await post(app, '/pay', 'k')).statusCode, 503)
-    await redis.cli('REPLICAOF', 'NO', 'ONE')
-    assert.equal((await post(app, '/pay', 'k')).json().run, 1)
-    assert.equal(runs(), 1)
-  })
-
   it('waitReplicas without a replica: 503, and the claim is released', async (t) => {
     const { redis, proxy } = await proxied(t)
     const { app, runs } = await payThrough(t, proxy.url, { waitReplicas: 1, waitTimeoutMs: 50 })

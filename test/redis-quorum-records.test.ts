@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { describe, it, type TestContext } from 'node:test'
-import type { Claim, ClaimRequest } from '../src/store.ts'
+import type { Claim, ClaimRequest, ClaimResult } from '../src/store.ts'
 import {
   assertReplayed,
   claimIn,
@@ -80,6 +80,27 @@ function forgottenRecords(members: Members): void {
     await members.at(0).cli('flushall')
     await members.at(1).kill()
     assertReplayed(recordIn(await store.claim(rivalOf(request))))
+  })
+
+  it('a completion is brought also to the member that a rival has for the moment', async (t) => {
+    const request = newRequest()
+    const rival = await members.member(t, 2)
+    const passing = claimIn(await rival.claim(rivalOf(request)))
+    const said: string[] = []
+    const store = await members.client(t, (member, index) =>
+      intercepted(member, async (operation, perform) => {
+        const result = await perform()
+        if (index === 2) said.push(`${operation} ${(result as ClaimResult).outcome ?? result}`)
+        return result
+      }),
+    )
+    const claim = claimIn(await store.claim(request))
+    await until('the rival to be known', () => said.includes('claim exists'))
+    assert.equal(await store.complete(claim, PAID, TTL_MS), true)
+    await until('the rival to be in the way', () => said.join().includes('complete false,claim exists'))
+    await rival.release(passing)
+    const isCompleted = async () => (await rival.read(request.scopedKey))?.state === 'completed'
+    await until('member 2 to have the completion', isCompleted)
   })
 
   it('a completed record on one member of the majority that answers is enough to refuse, and to replay', async (t) => {
@@ -222,6 +243,24 @@ function fences(members: Members): void {
     recordIn(await (await members.client(t)).claim(rivalOf(request)))
     const member = await members.member(t, 0)
     const isGivenBack = async () => (await member.read(request.scopedKey))?.state === 'failed'
+    await until('member 0 to be given back', isGivenBack)
+    assert.equal((await member.read(request.scopedKey))?.fence, 5)
+  })
+
+  it('a minority that took the claim without telling keeps its fence', async (t) => {
+    const request = newRequest()
+    await plant(t, request, [0], 5)
+    claimIn(await (await members.client(t, cutOff(0))).claim(request))
+    const store = await members.client(t, (member, index) =>
+      intercepted(member, async (operation, perform) => {
+        const result = await perform()
+        if (index === 0 && operation === 'claim') throw new Error('the connection is gone')
+        return result
+      }),
+    )
+    recordIn(await store.claim(rivalOf(request)))
+    const member = await members.member(t, 0)
+    const isGivenBack = async () => (await member.read(request.scopedKey))?.state !== 'pending'
     await until('member 0 to be given back', isGivenBack)
     assert.equal((await member.read(request.scopedKey))?.fence, 5)
   })

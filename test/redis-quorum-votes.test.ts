@@ -77,6 +77,16 @@ function votes(members: Members): void {
     await until('the owner to have member 1', async () => (await rival.read(request.scopedKey))?.token === claim.token)
   })
 
+  it('the owner takes also the member that a rival held on to until he gave up', async (t) => {
+    const request = newRequest()
+    const rival = await members.member(t, 1)
+    const passing = claimIn(await rival.claim(rivalOf(request)))
+    const claim = claimIn(await (await members.client(t, straight, SHORT_TIMEOUT_MS)).claim(request))
+    await sleep(SHORT_TIMEOUT_MS / 2)
+    await rival.release(passing)
+    await until('the owner to have member 1', async () => (await rival.read(request.scopedKey))?.token === claim.token)
+  })
+
   it('the end of a claim waits for a member that a rival is giving back, so that nothing of it stays behind', async (t) => {
     const request = newRequest()
     const rival = await members.member(t, 2)

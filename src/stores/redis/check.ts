@@ -75,6 +75,9 @@ interface ClientOptions {
   readonly sentinels?: unknown
   readonly failoverDetector?: boolean
   readonly redisOptions?: ClientOptions
+  /** Only a Cluster has these. */
+  readonly retryDelayOnFailover?: number
+  readonly retryDelayOnClusterDown?: number
 }
 
 function checkClient({ options }: RedisClient): string[] {
@@ -94,6 +97,12 @@ function checkClient({ options }: RedisClient): string[] {
   if (connection.autoResendUnfulfilledCommands === false) {
     warnings.push(
       'with autoResendUnfulfilledCommands: false ioredis never settles a command whose connection was lost; leave it on',
+    )
+  }
+  if (given.retryDelayOnFailover || given.retryDelayOnClusterDown) {
+    warnings.push(
+      'the ioredis Cluster client sends commands again that lost their connection or that the Cluster refused, so a ' +
+        'claim can run long after its 503; set retryDelayOnFailover: 0 and retryDelayOnClusterDown: 0',
     )
   }
   if (given.sentinels && given.failoverDetector !== true) {

@@ -1,5 +1,5 @@
 /** `fastify-idempotency/redis`. */
 
-export type { RedisAddress, RedisClient } from './client.ts'
+export type { RedisAddress, RedisClient, RedisConnection } from './client.ts'
 export { QuorumRedisStore, type QuorumRedisStoreOptions } from './quorum.ts'
 export { RedisStore, type RedisStoreOptions, type RedisStoreSettings } from './store.ts'

@@ -4,12 +4,10 @@ import { randomInt } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../store.ts'
 import { agreedRecord, completedRecord, majorityOf, newestRecord, noMajority, poll, reachedBy } from './majority.ts'
-import { type Claimed, isHeld, Vote } from './vote.ts'
+import { type Claimed, isHeld, LONGEST_PAUSE_MS, Vote } from './vote.ts'
 
 /** A lease with less left than this share of it is too short to start a handler under, as in the core. */
 const LEASE_MARGIN = 0.1
-
-const LONGEST_PAUSE_MS = 32
 
 /** Has so much of a lease passed since `startedAt` that what was asked for then is not to be relied on? */
 export function isSpent(leaseMs: number, startedAt: number): boolean {
@@ -71,13 +69,17 @@ export class QuorumClaim {
     await Promise.allSettled(this.#votes.map((vote) => this.#take(vote)))
   }
 
+  // A rival who does not find a majority, because a member has failed, keeps what he has for all of `timeoutMs`. If that
+  // were left to him, the claim would not survive the loss of one member's data: so it is asked for longer than that.
   async #take(vote: Vote): Promise<void> {
     try {
       while (!this.#isEnding && vote.claimed === undefined) {
-        if (vote.isHeld) this.#contended.add(vote)
+        const isSoon = !this.#isLateBy(0.25)
+        if (vote.isHeld && isSoon) this.#contended.add(vote)
+        else this.#contended.delete(vote)
         await vote.ask(true)
-        if (!vote.isHeld || this.#isLateBy(0.25)) return
-        await sleep(1)
+        if (!vote.isHeld || this.#isLateBy(2)) return
+        await sleep(isSoon ? 1 : LONGEST_PAUSE_MS)
       }
     } finally {
       this.#contended.delete(vote)

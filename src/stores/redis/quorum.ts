@@ -18,20 +18,22 @@
  *
  * Split votes. The rival who holds the first member in the order of `stores` stays and asks again; the others give
  * theirs back, look on until it is worth asking again, and after `memberTimeoutMs` of this the claim is rejected. Whoever
- * has won goes on, in the background, to take the members that rivals had for a moment; before it ends the claim it
- * waits until they have given them back, for a quarter of `memberTimeoutMs` at most: so each end is on all members.
+ * has won goes on, in the background, to take the members that rivals had for a moment, for twice `memberTimeoutMs`, which
+ * outlasts a rival who waits for a member that has failed. Before it ends the claim it waits until they have given them
+ * back, for a quarter of `memberTimeoutMs` at most: so each end is on all members.
  *
  * Fences. The fence of a claim is the highest that a majority reaches, a silent member being taken to know of the
  * highest that anybody has told of. When too few of our votes reach it, because a member lost what it knew, they are
  * raised first. So every later majority finds a member with this fence, and takes over with a higher one. A minority
- * that was taken over is given back as a failed record with the fence it had, for the same reason.
+ * that was taken over is given back as a failed record with the fence it had, for the same reason; what a member took
+ * without our hearing of it is looked up first.
  *
  * Read repair: none. A record does not tell how long it lives on, and a copy that outlives the others would be replayed
  * after its TTL. Instead the completion itself is brought to members that did not have the claim, as long as its TTL is
- * known: by its owner, in the background.
+ * known: by its owner, in the background, also here for as long as a rival may have the member.
  */
 
-import { assertDuration, InvalidOptionError } from '../../errors.ts'
+import { assertDuration } from '../../errors.ts'
 import type { StoredResponse } from '../../response.ts'
 import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../store.ts'
 import {
@@ -44,13 +46,16 @@ import {
   poll,
   valuesOf,
 } from './majority.ts'
+import { checkOptions, isBoolean, isTimer, type Rule } from './options.ts'
 import { isSpent, QuorumClaim } from './quorum-claim.ts'
+import { spread } from './spread.ts'
 
 /** Options of a {@link QuorumRedisStore}. */
 export interface QuorumRedisStoreOptions {
   /**
    * One `RedisStore` for each Redis, three or five of them, each on a machine of its own. All processes name the same
-   * ones in the same order. Any other `IdempotencyStore` that keeps the laws will do too.
+   * ones in the same order. Any other `IdempotencyStore` will do that keeps the laws, and keeps the fence of the claim
+   * that it is given with `complete` and `fail`.
    */
   readonly stores: readonly IdempotencyStore[]
   /**
@@ -65,6 +70,21 @@ export interface QuorumRedisStoreOptions {
    * @default false
    */
   readonly strict?: boolean
+}
+
+const METHODS = ['claim', 'complete', 'fail', 'renew', 'release', 'read'] as const
+
+const RULES: Readonly<Record<keyof QuorumRedisStoreOptions, Rule>> = {
+  stores: {
+    takes: `an array of stores with the methods ${METHODS.join(', ')}, one for each Redis, e.g. three`,
+    accepts: (value) => Array.isArray(value) && value.length > 0 && value.every(isStore),
+  },
+  memberTimeoutMs: isTimer,
+  strict: isBoolean,
+}
+
+function isStore(value: unknown): boolean {
+  return METHODS.every((method) => typeof Object(value)[method] === 'function')
 }
 
 /**
@@ -99,15 +119,9 @@ export class QuorumRedisStore implements IdempotencyStore {
   readonly #background = new Set<Promise<unknown>>()
 
   /** @throws InvalidOptionError naming a wrong option */
-  constructor({ stores, memberTimeoutMs = 400, strict = false }: QuorumRedisStoreOptions) {
-    if (!Array.isArray(stores) || stores.length === 0) {
-      throw new InvalidOptionError('QuorumRedisStore: option "stores" takes the stores of the members, e.g. three')
-    }
-    if (!Number.isSafeInteger(memberTimeoutMs) || memberTimeoutMs < 1 || memberTimeoutMs >= 2 ** 31) {
-      throw new InvalidOptionError(
-        `QuorumRedisStore: option "memberTimeoutMs" takes whole milliseconds from 1 to 2^31 - 1, got ${memberTimeoutMs}`,
-      )
-    }
+  constructor(options: QuorumRedisStoreOptions) {
+    const given = checkOptions('QuorumRedisStore', options, RULES, ['stores'])
+    const { stores, memberTimeoutMs = 400, strict = false } = given
     this.#members = [...stores]
     this.#majority = majorityOf(stores.length)
     this.#timeoutMs = memberTimeoutMs
@@ -131,8 +145,9 @@ export class QuorumRedisStore implements IdempotencyStore {
     const isOwner = await this.#decide('complete', calls)
     if (!isOwner) return false
     const remainingMs = () => Math.floor(startedAt + ttlMs - performance.now())
+    const isLate = () => performance.now() - startedAt >= 2 * this.#timeoutMs
     this.#members.forEach((member, index) => {
-      this.#inBackground(spread(member, calls[index], { claim, response, remainingMs }))
+      this.#inBackground(spread(member, calls[index], { claim, response, remainingMs, isLate }))
     })
     return true
   }
@@ -246,25 +261,6 @@ export class QuorumRedisStore implements IdempotencyStore {
     const errors = answers.flatMap((answer) => (answer !== undefined && 'error' in answer ? [answer.error] : []))
     return noMajority(operation, this.#members.length, errors)
   }
-}
-
-interface Completion {
-  readonly claim: Claim
-  readonly response: StoredResponse
-  /** What is left of its TTL. */
-  readonly remainingMs: () => number
-}
-
-/**
- * Brings a completion that a majority has to a member that did not have the claim, so that it is not missed when another
- * one loses its data.
- */
-async function spread(member: IdempotencyStore, call: Promise<boolean> | undefined, end: Completion): Promise<void> {
-  if (await call) return
-  const { claim, response, remainingMs } = end
-  const leaseMs = Math.min(remainingMs(), 1_000)
-  const { outcome } = await member.claim({ ...claim, leaseMs, ttlMs: remainingMs(), takeOverExpired: true })
-  if (outcome === 'claimed') await member.complete(claim, response, remainingMs())
 }
 
 // A member that throws instead of rejecting must not take the others with it.

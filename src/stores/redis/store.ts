@@ -1,6 +1,6 @@
 /** Records in Redis: one key each, claimed and replayed with one native command. */
 
-import { assertDuration, InvalidOptionError } from '../../errors.ts'
+import { assertDuration } from '../../errors.ts'
 import type { StoredResponse } from '../../response.ts'
 import type {
   Claim,
@@ -13,6 +13,7 @@ import type {
 import { checkServer, hasNativeClaim } from './check.ts'
 import { connect, type OwnClient, type RedisAddress, type RedisClient, whenReady } from './client.ts'
 import { redisFigures } from './figures.ts'
+import { checkStoreOptions } from './options.ts'
 import {
   completedValue,
   failedValue,
@@ -23,6 +24,7 @@ import {
   retentionOf,
   unknownVersion,
 } from './record.ts'
+import { ReplicaWait } from './replicas.ts'
 import { SCRIPTS } from './scripts.ts'
 
 /** Options of a {@link RedisStore}, beside where Redis is. */
@@ -62,8 +64,6 @@ type ScriptName = keyof typeof SCRIPTS
 type ClaimReply = [kind: Buffer, number: number | Buffer, text: Buffer]
 
 const READY_WITHIN_MS = 5_000
-/** More than the first line of any record. */
-const HEAD_BYTES = 1_023
 
 /**
  * Records in Redis 6.2 or later (or Valkey), single, behind Sentinel, or Cluster.
@@ -79,25 +79,28 @@ export class RedisStore implements IdempotencyStore {
   readonly #keyPrefix: string
   readonly #deflateFrom: number
   readonly #waitReplicas: number
-  readonly #waitTimeoutMs: number
+  readonly #replicaWait: ReplicaWait | undefined
   readonly #strict: boolean
   /** Undefined until the server's version is known; until then a script claims, which every version runs. */
   #hasNativeClaim: boolean | undefined
+  readonly #onReady = () => void this.#learnVersion()
 
   /** @throws InvalidOptionError naming a wrong option */
   constructor(options: RedisStoreOptions) {
-    this.#ownClient = 'client' in options ? undefined : connect(options)
-    this.#client = 'client' in options ? options.client : (this.#ownClient as OwnClient).client
+    const given = checkStoreOptions(options)
+    this.#ownClient = 'client' in given ? undefined : connect(given)
+    this.#client = 'client' in given ? given.client : (this.#ownClient as OwnClient).client
     this.figures = redisFigures(this.#client)
-    this.#keyPrefix = options.keyPrefix ?? ''
-    this.#deflateFrom = options.deflateFrom ?? Number.POSITIVE_INFINITY
-    this.#waitReplicas = wholeNumber('waitReplicas', options.waitReplicas ?? 0, 0)
-    this.#waitTimeoutMs = wholeNumber('waitTimeoutMs', options.waitTimeoutMs ?? 500, 1) // WAIT takes 0 for ever
-    this.#strict = options.strict ?? false
+    this.#keyPrefix = given.keyPrefix ?? ''
+    this.#deflateFrom = given.deflateFrom ?? Number.POSITIVE_INFINITY
+    this.#waitReplicas = given.waitReplicas ?? 0
+    const policy = { replicas: this.#waitReplicas, timeoutMs: given.waitTimeoutMs ?? 500 }
+    this.#replicaWait = policy.replicas > 0 ? new ReplicaWait(this.#client, policy) : undefined
+    this.#strict = given.strict ?? false
     for (const [name, lua] of Object.entries(SCRIPTS)) this.#client.defineCommand(name, { lua, numberOfKeys: 1 })
     // At each connection, because it may be to another server than the last one.
-    this.#client.on('ready', () => void this.#learnVersion())
-    if (this.#client.status === 'ready') void this.#learnVersion()
+    this.#client.on('ready', this.#onReady)
+    if (this.#client.status === 'ready') this.#onReady()
   }
 
   async #learnVersion(): Promise<void> {
@@ -108,8 +111,18 @@ export class RedisStore implements IdempotencyStore {
     assertDuration('leaseMs', request.leaseMs)
     assertDuration('ttlMs', request.ttlMs)
     const result = this.#hasNativeClaim ? await this.#claimNatively(request) : await this.#claimByScript(request)
-    if (result.outcome === 'claimed') await this.#replicated(result.claim, 'p', () => this.release(result.claim))
+    if (this.#replicaWait && result.outcome === 'claimed') await this.#confirm(this.#replicaWait, result.claim)
     return result
+  }
+
+  async #confirm(replicaWait: ReplicaWait, claim: Claim): Promise<void> {
+    const { scopedKey, token } = claim
+    try {
+      await replicaWait.confirm({ key: this.#key(scopedKey), token, states: 'p' })
+    } catch (error) {
+      await this.release(claim).catch(() => {}) // best effort: the caller gives it back too
+      throw error
+    }
   }
 
   async #claimNatively(request: ClaimRequest): Promise<ClaimResult> {
@@ -141,7 +154,8 @@ export class RedisStore implements IdempotencyStore {
     assertDuration('ttlMs', ttlMs)
     const value = await completedValue(claim, response, this.#deflateFrom)
     const isOwner = await this.#isDone('fidemWrite1', claim, value, ttlMs, 'cz')
-    if (isOwner) await this.#replicated(claim, 'cz')
+    const { scopedKey, token } = claim
+    if (isOwner) await this.#replicaWait?.confirm({ key: this.#key(scopedKey), token, states: 'cz' })
     return isOwner
   }
 
@@ -176,6 +190,7 @@ export class RedisStore implements IdempotencyStore {
   }
 
   async close(): Promise<void> {
+    this.#client.off('ready', this.#onReady)
     this.#ownClient?.disconnect()
   }
 
@@ -196,51 +211,9 @@ export class RedisStore implements IdempotencyStore {
   ): Promise<boolean> {
     return (await this.#run(script, scopedKey, fieldOf(token), ...args)) === 1
   }
-
-  /**
-   * Resolves when enough replicas have what was last written to a record.
-   * @param states in which the record then is
-   * @throws Error when they do not in time; `undo` is called first, best effort
-   */
-  async #replicated(claim: Claim, states: string, undo?: () => Promise<unknown>): Promise<void> {
-    if (this.#waitReplicas === 0) return
-    const replicas = await this.#wait(claim, states)
-    if (replicas >= this.#waitReplicas) return
-    await undo?.().catch(() => {})
-    throw new Error(
-      `only ${replicas} of ${this.#waitReplicas} replicas have the record after ${this.#waitTimeoutMs} ms`,
-    )
-  }
-
-  // WAIT has no key of its own: in a pipeline behind a command with the key it goes to the node that owns it, also in
-  // a Cluster. And it speaks of the connection it is sent on: after a failover a new one has nothing to wait for and
-  // says yes at once. So it only counts when the record is seen, with this token, on the same connection.
-  async #wait({ scopedKey, token }: Claim, states: string): Promise<number> {
-    const pipeline = this.#client.pipeline() as unknown as Pipeline
-    const key = this.#key(scopedKey)
-    const replies = await pipeline.getrange(key, 0, HEAD_BYTES).wait(this.#waitReplicas, this.#waitTimeoutMs).exec()
-    const [found, waited] = replies ?? []
-    const error = found?.[0] ?? waited?.[0]
-    if (error) throw error
-    const [, state = '', owner] = String(found?.[1]).split('|')
-    return owner === fieldOf(token) && states.includes(state) ? Number(waited?.[1]) : 0
-  }
-}
-
-interface Pipeline {
-  getrange(key: string, start: number, end: number): this
-  wait(replicas: number, timeoutMs: number): this
-  exec(): Promise<[error: Error | null, result: unknown][] | null>
 }
 
 function claimed(request: ClaimRequest, fence: number, takenOver: 'no' | 'failed' | 'expired'): ClaimResult {
   const { scopedKey, fingerprint, token } = request
   return { outcome: 'claimed', claim: { scopedKey, fingerprint, token, fence }, takenOver }
-}
-
-function wholeNumber(name: string, value: number, least: number): number {
-  if (Number.isSafeInteger(value) && value >= least) return value
-  throw new InvalidOptionError(
-    `RedisStore: option "${name}" takes a whole number of at least ${least}, got ${String(value)}`,
-  )
 }

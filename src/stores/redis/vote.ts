@@ -3,6 +3,9 @@
 import { randomUUID } from 'node:crypto'
 import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../store.ts'
 
+/** Between two looks at a member that a rival has, in ms. */
+export const LONGEST_PAUSE_MS = 32
+
 /** The answer of a member that has given the claim. */
 export type Claimed = ClaimResult & { outcome: 'claimed' }
 
@@ -96,8 +99,12 @@ export class Vote {
     const claim = this.claimed?.claim
     if (claim === undefined) return Promise.resolve()
     this.answer = undefined
-    this.#givenBack = claim.fence === 1 ? this.#member.release(claim) : this.#lower(claim, claim.fence - 1)
+    this.#givenBack = this.#return(claim)
     return this.#givenBack
+  }
+
+  #return(claim: Claim): Promise<boolean> {
+    return claim.fence === 1 ? this.#member.release(claim) : this.#lower(claim, claim.fence - 1)
   }
 
   #lower(claim: Claim, fence: number): Promise<boolean> {
@@ -129,7 +136,13 @@ export class Vote {
   async drop(): Promise<void> {
     await this.#asking?.catch(() => {})
     if (this.claimed !== undefined) await this.giveBack()
-    else if (this.error !== undefined) await this.#member.release({ ...this.#request, fence: 0 })
+    else if (this.error !== undefined) await this.#dropUnheard()
+  }
+
+  // Only the record tells whether it was a free key that was taken, or one with a fence to keep.
+  async #dropUnheard(): Promise<void> {
+    const record = await this.look()
+    if (record?.token === this.#request.token && record.state === 'pending') await this.#return(record)
   }
 }
 
