@@ -4,6 +4,7 @@ import type { FastifyInstance } from 'fastify'
 import { InvalidOptionError } from './errors.ts'
 import type { RouteIdempotencyOptions } from './options.ts'
 import type { RequestIdempotency } from './request/context.ts'
+import { giveBack } from './request/give-back.ts'
 import { scopedKey } from './scoped-key.ts'
 import type { IdempotencyRecord, IdempotencyStore } from './store.ts'
 
@@ -40,27 +41,27 @@ declare module 'fastify' {
 }
 
 /** @throws InvalidOptionError when the instance has been decorated before */
-export function decorate(instance: FastifyInstance, store: IdempotencyStore): void {
+export function decorate(instance: FastifyInstance, store: IdempotencyStore, failedTtlMs: number): void {
   if (Object.hasOwn(instance, 'idempotency')) {
     throw new InvalidOptionError(
       'already registered on this instance; register it once, or once in each child instance',
     )
   }
-  const value = instanceIdempotency(store)
+  const value = instanceIdempotency(store, failedTtlMs)
   // Inside an instance that has the plugin, a child with a store of its own puts that in front of the inherited one.
   if (instance.hasDecorator('idempotency')) Object.defineProperty(instance, 'idempotency', { value })
   else instance.decorate('idempotency', value)
   if (!instance.hasRequestDecorator('idempotency')) instance.decorateRequest('idempotency', null)
 }
 
-function instanceIdempotency(store: IdempotencyStore): InstanceIdempotency {
+function instanceIdempotency(store: IdempotencyStore, failedTtlMs: number): InstanceIdempotency {
   return {
     store,
     scopedKey: (credential, method, routePattern, key) => scopedKey(credential, `${method}:${routePattern}`, key),
     read: (key) => store.read(key),
     async release(key) {
       const record = await store.read(key)
-      return record !== undefined && store.release(record)
+      return record !== undefined && giveBack(store, record, failedTtlMs)
     },
   }
 }

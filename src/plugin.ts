@@ -46,7 +46,7 @@ export async function plugin(instance: FastifyInstance, given: IdempotencyOption
   events.listen(publishEvent)
   runtime.store.onWarning?.((warning) => logWarning(instance.log, runtime.store.name, warning))
 
-  decorate(instance, runtime.store)
+  decorate(instance, runtime.store, options.route.failedTtlMs)
   installSendStep(instance)
   instance.addHook('onRoute', function (route) {
     cover(this, runtime, options, route)

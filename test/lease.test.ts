@@ -321,3 +321,63 @@ describe('handlerTimeout', () => {
     assert.equal(await (await send()).text(), 'late')
   })
 })
+
+describe('fences never go back', () => {
+  /** A key whose first owner hangs and whose lease is over. */
+  async function takenOver(t: TestContext, store: ReturnType<typeof clockedStore>, more: IdempotencyOptions = {}) {
+    const { app, run, started, runs } = await gatedApp(t, { store: store.store, leaseMs: 30_000, ...more })
+    const stale = post(app, '/pay', 'k')
+    await started(1)
+    store.advance(30_001)
+    return { app, run, started, runs, stale }
+  }
+
+  it('when the one that took over answers something that releases the key', async (t) => {
+    const { app, run, started, runs, stale } = await takenOver(t, clockedStore(), { outcome: () => 'release' })
+    const second = post(app, '/pay', 'k')
+    await started(2)
+    run(2).finish('busy')
+    await second
+    const third = post(app, '/pay', 'k')
+    await started(3)
+    for (const { finish } of runs) finish('done')
+    await Promise.all([stale, third])
+    assert.deepEqual(
+      runs.map(({ fence }) => fence),
+      [1, 2, 3],
+    )
+  })
+
+  it('when the answer to the takeover is lost', async (t) => {
+    const clocked = clockedStore()
+    const { app, started, runs, stale } = await takenOver(t, clocked)
+    const { claim } = clocked.store
+    clocked.store.claim = async (request) => {
+      await claim(request)
+      throw new Error('connection reset')
+    }
+    assert.equal((await post(app, '/pay', 'k')).statusCode, 503)
+    clocked.store.claim = claim
+    await until('the takeover is given back', () => clocked.calls.includes('fail'))
+    const third = post(app, '/pay', 'k')
+    await started(2)
+    for (const { finish } of runs) finish('done')
+    await Promise.all([stale, third])
+    assert.deepEqual(
+      runs.map(({ fence }) => fence),
+      [1, 3],
+    )
+  })
+
+  it('when an operator frees the key', async (t) => {
+    const { app, run, started, runs, stale } = await takenOver(t, clockedStore())
+    const second = post(app, '/pay', 'k')
+    await started(2)
+    assert.equal(await app.idempotency.release(app.idempotency.scopedKey('anonymous', 'POST', '/pay', 'k')), true)
+    const third = post(app, '/pay', 'k')
+    await started(3)
+    assert.equal(run(3).fence, 3)
+    for (const { finish } of runs) finish('done')
+    await Promise.all([stale, second, third])
+  })
+})

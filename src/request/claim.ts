@@ -8,6 +8,7 @@ import type { StoredResponse } from '../response.ts'
 import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord } from '../store.ts'
 import type { RequestIdempotency } from './context.ts'
 import { fingerprintOf, fingerprintOfChoice } from './fingerprint.ts'
+import { giveBack, giveBackUnknown } from './give-back.ts'
 import type { CoveredRoute } from './route.ts'
 
 /** What a request with a key may do. Everything else is an IdempotencyError. */
@@ -118,7 +119,7 @@ class ClaimAttempt {
     if (takenOver === 'expired') runtime.events.emit({ type: 'lease-expired', ...this.#subject() })
     if (performance.now() - this.#sentAt >= options.leaseMs * (1 - LEASE_MARGIN)) {
       this.#emit('error')
-      runtime.inBackground(() => runtime.store.release(claim))
+      runtime.inBackground(() => giveBack(runtime.store, claim, options.failedTtlMs))
       throw unavailable('The store answered too late for the request to be run safely.')
     }
     this.#emit(takenOver === 'expired' ? 'taken_over' : 'claimed')
@@ -164,12 +165,13 @@ class ClaimAttempt {
    * token: at once, and again should the late answer say that it was made after all.
    */
   #giveBackUnknown(): void {
-    const { runtime } = this.#route
-    runtime.inBackground(() => runtime.store.release({ ...this.#asked, fence: 0 }))
-    const giveBack = (late: ClaimResult) => {
-      if (late.outcome === 'claimed') runtime.inBackground(() => runtime.store.release(late.claim))
+    const { runtime, options } = this.#route
+    runtime.inBackground(() => giveBackUnknown(runtime.store, { ...this.#asked, fence: 0 }, options.failedTtlMs))
+    const giveBackLate = (late: ClaimResult) => {
+      if (late.outcome !== 'claimed') return
+      runtime.inBackground(() => giveBack(runtime.store, late.claim, options.failedTtlMs))
     }
-    this.#answer?.then(giveBack, () => {})
+    this.#answer?.then(giveBackLate, () => {})
   }
 
   #emit(outcome: ClaimOutcome): void {

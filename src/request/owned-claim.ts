@@ -7,6 +7,7 @@ import type { StoreOperation } from '../events.ts'
 import type { Outcome } from '../options.ts'
 import { bodyBytes, type StoredResponse, withoutBody } from '../response.ts'
 import type { Claim } from '../store.ts'
+import { giveBack } from './give-back.ts'
 import type { CoveredRoute } from './route.ts'
 
 const LeaseLostError = createError('FST_IDEMPOTENCY_LEASE_LOST', 'the lease of this Idempotency-Key was lost')
@@ -110,7 +111,7 @@ export class OwnedClaim implements Delayed {
       case 'fail':
         return runtime.store.fail(this.#claim, options.failedTtlMs)
       case 'release':
-        return runtime.store.release(this.#claim)
+        return giveBack(runtime.store, this.#claim, options.failedTtlMs)
     }
   }
 
