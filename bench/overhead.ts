@@ -18,6 +18,8 @@ const variants: Budgeted[] = [
   bare,
   { name: 'route not covered', server: 'uncovered', budgetUs: 1 },
   { name: 'no key', server: 'plugin', header: 'x-request-key', budgetUs: 1 },
+  { name: 'by hand, first request', server: 'hand' },
+  { name: 'by hand, replay', server: 'hand', repeats: true },
   { name: 'first request', server: 'plugin', budgetUs: 12 },
   { name: 'replay', server: 'plugin', repeats: true, budgetUs: 0 },
   { name: 'first request, default credential and metrics', server: 'defaults' },

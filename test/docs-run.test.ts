@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyInstance } from 'fastify'
 import { Registry } from 'prom-client'
 import { createApp, listen, post } from './support/app.ts'
+import { startRedis } from './support/redis/servers.ts'
 
 const root = resolve(import.meta.dirname, '..')
 const folder = join(root, 'node_modules', '.cache', 'docs-run')
@@ -19,12 +20,16 @@ before(() => {
 })
 
 /** The TypeScript block of a page that has `mark` in it, as a module; `also` is put behind it. */
-async function run(page: string, mark: string, also = ''): Promise<Record<string, unknown>> {
+async function run(page: string, mark: string, also = '', redisUrl = ''): Promise<Record<string, unknown>> {
   const blocks = [...readFileSync(join(root, page), 'utf8').matchAll(/^```ts\n(.*?)^```$/gms)]
   const code = blocks.map(([, text = '']) => text).find((text) => text.includes(mark))
   assert.ok(code, `no block with ${mark} in ${page}`)
   const file = join(folder, `block-${++modules}.mts`)
-  const source = code.replaceAll("'fastify-idempotency'", "'../../../src/index.ts'").replace('port: 3000', 'port: 0')
+  const source = code
+    .replaceAll("'fastify-idempotency'", "'../../../src/index.ts'")
+    .replaceAll("'fastify-idempotency/redis'", "'../../../src/stores/redis/index.ts'")
+    .replace('port: 3000', 'port: 0')
+    .replace('redis://127.0.0.1:6379', redisUrl)
   writeFileSync(file, source + also)
   return import(file)
 }
@@ -39,6 +44,28 @@ test('the quick start of the README charges once, and gives the retry the same a
   assert.equal(retry.headers['idempotent-replayed'], 'true')
   assert.equal(retry.body, first.body)
   assert.equal((await post(app, '/payments', undefined)).statusCode, 400)
+})
+
+test('the routes of the README each have their own answer to a store that is down', async (t) => {
+  const { app } = (await run('README.md', "onStoreError: 'proceed'", 'export { app }\n')) as { app: FastifyInstance }
+  t.after(() => app.close())
+  const { store } = app.idempotency
+  t.mock.method(store, 'claim', () => Promise.reject(new Error('connection refused')))
+  assert.equal((await post(app, '/payments', 'k')).statusCode, 503)
+  assert.equal((await post(app, '/comments', 'k')).statusCode, 200)
+})
+
+test('the first block of the Redis page keeps its records in Redis', async (t) => {
+  const redis = await startRedis()
+  t.after(() => redis.stop())
+  const ran = await run('docs/stores/redis.md', "keyPrefix: 'payments:'", 'export { app }\n', redis.url)
+  const app = ran['app'] as FastifyInstance
+  t.after(() => app.close())
+  app.post('/pay', async () => 'paid')
+  await app.ready()
+  assert.equal((await post(app, '/pay', 'k')).body, 'paid')
+  assert.equal((await post(app, '/pay', 'k')).headers['idempotent-replayed'], 'true')
+  assert.match(await redis.cli('keys', 'payments:idem#v1#*'), /#k$/)
 })
 
 test('the retry loop of the clients page pays once through a refusal and a lost answer', async (t) => {
