@@ -38,7 +38,6 @@ export type EventType = IdempotencyEvent['type']
 const CHANNELS = {
   claim: channel('fastify-idempotency:claim'),
   completion: channel('fastify-idempotency:completion'),
-  settled: channel('fastify-idempotency:settled'),
   'lease-lost': channel('fastify-idempotency:lease-lost'),
   'lease-expired': channel('fastify-idempotency:lease-expired'),
   'store-error': channel('fastify-idempotency:store-error'),

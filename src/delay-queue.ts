@@ -8,6 +8,9 @@ export interface Delayed extends Linked {
   dueAt: number
 }
 
+/** An empty queue lets the process end after this long: switching its timer with every entry would cost more than all else. */
+const REST_AFTER_MS = 10
+
 /**
  * Hands each entry to `onDue` a fixed delay after it was added, unless it was removed before.
  *
@@ -20,10 +23,12 @@ export class DelayQueue<Entry extends Delayed> {
   readonly #keepsAlive: boolean
   readonly #entries = new LinkedList<Entry>()
   #timer: NodeJS.Timeout | undefined
+  #restTimer: NodeJS.Timeout | undefined
+  #isResting = false
 
   /**
    * @param delayMs at most 2^31 - 1, as for any Node timer
-   * @param keepsAlive whether the process must not end while an entry waits; an empty queue never holds it open
+   * @param keepsAlive whether the process must not end while an entry waits; an empty queue soon lets it go
    */
   constructor(delayMs: number, keepsAlive: boolean, onDue: (entry: Entry) => void) {
     this.#delayMs = delayMs
@@ -31,13 +36,15 @@ export class DelayQueue<Entry extends Delayed> {
     this.#onDue = onDue
   }
 
-  /** Adds an entry that is in no queue. */
-  add(entry: Entry): void {
-    entry.dueAt = performance.now() + this.#delayMs
-    const wasEmpty = this.#entries.first === undefined
+  /**
+   * Adds an entry that is in no queue.
+   * @param now on the `performance.now()` clock
+   */
+  add(entry: Entry, now: number): void {
+    entry.dueAt = now + this.#delayMs
     this.#entries.append(entry)
     if (this.#timer === undefined) this.#arm(this.#delayMs)
-    else if (wasEmpty && this.#keepsAlive) this.#timer.ref()
+    else if (this.#isResting) this.#rest(false)
   }
 
   /** Removes an entry of this queue; one that has fallen due is no longer in it. */
@@ -45,12 +52,23 @@ export class DelayQueue<Entry extends Delayed> {
     if (entry.dueAt === 0) return
     entry.dueAt = 0
     this.#entries.remove(entry)
-    if (this.#keepsAlive && this.#entries.first === undefined) this.#timer?.unref()
+    if (!this.#keepsAlive || this.#entries.first !== undefined || this.#restTimer !== undefined) return
+    this.#restTimer = setTimeout(() => {
+      this.#restTimer = undefined
+      if (this.#entries.first === undefined) this.#rest(true)
+    }, REST_AFTER_MS)
+  }
+
+  #rest(isResting: boolean): void {
+    this.#isResting = isResting
+    if (isResting) this.#timer?.unref()
+    else this.#timer?.ref()
   }
 
   #arm(delayMs: number): void {
     this.#timer = setTimeout(() => this.#fire(), delayMs)
-    if (!this.#keepsAlive) this.#timer.unref()
+    if (this.#keepsAlive) this.#isResting = false
+    else this.#timer.unref()
   }
 
   #fire(): void {

@@ -28,7 +28,10 @@ interface Subject {
 export type IdempotencyEvent = Subject &
   (
     | { readonly type: 'claim'; readonly outcome: ClaimOutcome; readonly durationMs: number }
-    /** The owner's record was written (or, `isOwner: false`, refused because another attempt owns it). */
+    /**
+     * The owner's record was written (or, `isOwner: false`, refused because another attempt owns it). This or
+     * `record-lost` ends each claim that was `claimed` or `taken_over`.
+     */
     | {
         readonly type: 'completion'
         readonly outcome: 'complete' | 'fail' | 'release'
@@ -40,8 +43,6 @@ export type IdempotencyEvent = Subject &
         readonly bytes: number
         readonly isReplayable: boolean
       }
-    /** The claim is over, whatever became of it: the counterpart of a `claim` that ended `claimed` or `taken_over`. */
-    | { readonly type: 'settled' }
     /** The owner learned that it no longer is, or that its lease ran out before it could be renewed. */
     | { readonly type: 'lease-lost' }
     /** A pending claim of a vanished owner was found with its lease run out. */

@@ -56,8 +56,6 @@ function lineOf(event: IdempotencyEvent): Line | undefined {
       return ['error', 'idempotency: the response was sent but could not be recorded']
     case 'unprotected':
       return ['warn', 'idempotency: the store does not answer; the request runs unprotected']
-    case 'settled':
-      return undefined
   }
 }
 

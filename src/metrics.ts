@@ -55,14 +55,13 @@ function listenerOn(client: PromClient, registry: Registry, idempotencyStore: Id
         return
       }
       case 'completion':
+        metrics.pending.dec({ store })
         metrics.completion.observe({ store }, event.durationMs)
         if (event.isLate && event.isOwner) countOf(metrics.lateCompletions)
         if (event.outcome !== 'complete' || !event.isOwner) return
         if (event.isReplayable) metrics.responseBytes.observe({ store }, event.bytes)
         else countOf(metrics.notReplayable)
         return
-      case 'settled':
-        return metrics.pending.dec({ store })
       case 'lease-expired':
         return countOf(metrics.leaseExpired)
       case 'lease-lost':
@@ -70,6 +69,7 @@ function listenerOn(client: PromClient, registry: Registry, idempotencyStore: Id
       case 'store-error':
         return metrics.storeErrors.inc({ store, operation: event.operation, reason: reasonOf(event.error) })
       case 'record-lost':
+        metrics.pending.dec({ store })
         return metrics.storeErrors.inc({ store, operation: 'complete', reason: 'given_up' })
       case 'unprotected':
         return countOf(metrics.unprotected)

@@ -131,7 +131,7 @@ async function serve(
       return await run(route, decision, handler, server, request, reply)
     case 'replay':
       request.idempotency.replayed = true
-      await route.options.onReplay?.(request, decision.record)
+      if (route.options.onReplay !== undefined) await route.options.onReplay(request, decision.record)
       if (!isAnswered(route, request, reply)) sendReplay(request, reply, decision.response)
       return sentElsewhere()
     case 'unprotected':

@@ -14,10 +14,10 @@ class Deadline implements Delayed {
   previous: this | undefined
   next: this | undefined
   dueAt = 0
-  readonly expire: () => void
+  readonly reject: (error: Error) => void
 
-  constructor(expire: () => void) {
-    this.expire = expire
+  constructor(reject: (error: Error) => void) {
+    this.reject = reject
   }
 }
 
@@ -50,12 +50,13 @@ export class Runtime {
 
   /**
    * A store call that is waited for no longer than `timeoutMs`.
+   * @param now on the `performance.now()` clock
    * @throws StoreTimeoutError when it is not over by then: it may still happen
    */
-  within<Result>(timeoutMs: number, perform: () => Promise<Result>): Promise<Result> {
+  within<Result>(timeoutMs: number, perform: () => Promise<Result>, now: number = performance.now()): Promise<Result> {
     const deadlines = queueOf(this.#deadlines, timeoutMs, newDeadlines)
     return new Promise((resolve, reject) => {
-      const deadline = new Deadline(() => reject(new StoreTimeoutError(timeoutMs)))
+      const deadline = new Deadline(reject)
       const succeed = (result: Result) => {
         deadlines.remove(deadline)
         resolve(result)
@@ -64,7 +65,7 @@ export class Runtime {
         deadlines.remove(deadline)
         reject(error)
       }
-      deadlines.add(deadline)
+      deadlines.add(deadline, now)
       started(perform).then(succeed, fail)
     })
   }
@@ -113,7 +114,7 @@ export class Runtime {
 }
 
 function newDeadlines(timeoutMs: number): DelayQueue<Deadline> {
-  return new DelayQueue(timeoutMs, true, (deadline) => deadline.expire())
+  return new DelayQueue(timeoutMs, true, ({ reject }) => reject(new StoreTimeoutError(timeoutMs)))
 }
 
 function newRenewals(leaseMs: number): DelayQueue<OwnedClaim> {

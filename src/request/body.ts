@@ -6,7 +6,8 @@ import type { FastifyReply } from 'fastify'
 export type ReplyStream = NodeJS.ReadableStream | ReadableStream<Uint8Array>
 
 export function isStream(payload: unknown): payload is ReplyStream {
-  const { pipe, getReader } = (payload ?? {}) as { pipe?: unknown; getReader?: unknown }
+  if (typeof payload !== 'object' || payload === null) return false
+  const { pipe, getReader } = payload as { pipe?: unknown; getReader?: unknown }
   return typeof pipe === 'function' || typeof getReader === 'function'
 }
 
@@ -19,7 +20,7 @@ export function adopt(stream: ReplyStream): void {
 }
 
 function isWebResponse(payload: unknown): payload is Response {
-  return Object.prototype.toString.call(payload) === '[object Response]'
+  return typeof payload === 'object' && Object.prototype.toString.call(payload) === '[object Response]'
 }
 
 /** True for what Fastify can send. Anything else makes it throw, unless another onSend hook turns it into something. */

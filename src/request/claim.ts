@@ -96,10 +96,11 @@ class ClaimAttempt {
 
   send(): Promise<ClaimResult> {
     const { runtime, options } = this.#route
-    return runtime.within(options.storeTimeoutMs, () => {
+    const perform = () => {
       this.#answer = runtime.store.claim(this.#asked)
       return this.#answer
-    })
+    }
+    return runtime.within(options.storeTimeoutMs, perform, this.#sentAt)
   }
 
   /** The store did not answer: refuse, or run without protection where the route says so. */
@@ -117,12 +118,13 @@ class ClaimAttempt {
   accept({ claim, takenOver }: ClaimResult & { outcome: 'claimed' }): Decision {
     const { runtime, options } = this.#route
     if (takenOver === 'expired') runtime.events.emit({ type: 'lease-expired', ...this.#subject() })
-    if (performance.now() - this.#sentAt >= options.leaseMs * (1 - LEASE_MARGIN)) {
+    const durationMs = performance.now() - this.#sentAt
+    if (durationMs >= options.leaseMs * (1 - LEASE_MARGIN)) {
       this.#emit('error')
       runtime.inBackground(() => giveBack(runtime.store, claim, options.failedTtlMs))
       throw unavailable('The store answered too late for the request to be run safely.')
     }
-    this.#emit(takenOver === 'expired' ? 'taken_over' : 'claimed')
+    this.#emit(takenOver === 'expired' ? 'taken_over' : 'claimed', durationMs)
     return { kind: 'run', claim, sentAt: this.#sentAt }
   }
 
@@ -174,9 +176,8 @@ class ClaimAttempt {
     this.#answer?.then(giveBackLate, () => {})
   }
 
-  #emit(outcome: ClaimOutcome): void {
+  #emit(outcome: ClaimOutcome, durationMs = performance.now() - this.#sentAt): void {
     const { events, store } = this.#route.runtime
-    const durationMs = performance.now() - this.#sentAt
     const { scopedKey } = this.#asked
     events.emit({ type: 'claim', outcome, durationMs, store: store.name, scopedKey, request: this.#request })
   }

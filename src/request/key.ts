@@ -64,7 +64,11 @@ function decode(value: string, strict: boolean): string {
   return value
 }
 
+// What nearly every client sends: a string without escapes, and nothing after it.
+const PLAIN_STRING = /^"[ !#-[\]-~]*"$/
+
 function decodeQuoted(value: string): string {
+  if (PLAIN_STRING.test(value)) return value.slice(1, -1)
   try {
     const [text] = parseItem(value)
     return text as string

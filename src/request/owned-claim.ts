@@ -37,7 +37,7 @@ export class OwnedClaim implements Delayed {
     this.#claim = claim
     this.#claimedAt = claimedAt
     this.#leaseUntil = claimedAt + route.options.leaseMs
-    route.renewals.add(this)
+    route.renewals.add(this, performance.now())
   }
 
   /** The client got a 503 by `handlerTimeout`; whatever is recorded from here on comes late. */
@@ -65,7 +65,7 @@ export class OwnedClaim implements Delayed {
       this.#failed('renew', error)
       if (performance.now() >= this.#leaseUntil) this.#lose()
     }
-    if (!this.#isSettled) renewals.add(this)
+    if (!this.#isSettled) renewals.add(this, performance.now())
   }
 
   /**
@@ -151,7 +151,6 @@ export class OwnedClaim implements Delayed {
     this.#isSettled = true
     this.#route.renewals.remove(this)
     this.#route.runtime.waiters.wake(this.#claim.scopedKey)
-    this.#route.runtime.events.emit({ type: 'settled', ...this.#subject() })
   }
 
   #subject() {

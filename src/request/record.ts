@@ -7,6 +7,7 @@ import { bodyBytes, headersToStore, type OutgoingHeaders, type StoredResponse, w
 import { adopt, hasTrailers, isSendable, isStream, type ReplyStream, unwrapWebResponse } from './body.ts'
 import { type Head, LateAnswer } from './late.ts'
 import type { Ending, OwnedClaim } from './owned-claim.ts'
+import { headersNow } from './reply-headers.ts'
 import { type CoveredRoute, isHandlerTimeout } from './route.ts'
 import type { Next, SendStep } from './send-step.ts'
 import { Tee } from './tee.ts'
@@ -40,7 +41,7 @@ export class Recorder implements SendStep {
     this.#request = request
     this.#reply = reply
     this.#claim = claim
-    this.#headersAtClaim = reply.getHeaders()
+    this.#headersAtClaim = headersNow(reply)
   }
 
   /** True until an answer has come by. */
@@ -180,7 +181,7 @@ function kept(body: StoredResponse['body'] | undefined): StoredResponse['body'] 
 }
 
 function headOf(reply: FastifyReply): Head {
-  return { statusCode: reply.statusCode, headers: reply.getHeaders() }
+  return { statusCode: reply.statusCode, headers: headersNow(reply) }
 }
 
 /** Takes back what was done to the reply after it was sent, while the store was asked. */

@@ -35,6 +35,7 @@ export class Waiters {
 
   /** The owner in this process is done: every waiter of the key looks again. */
   wake(scopedKey: string): void {
+    if (this.#waiting.size === 0) return
     const waiting = this.#waiting.get(scopedKey)
     if (waiting === undefined) return
     this.#waiting.delete(scopedKey)
