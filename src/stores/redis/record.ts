@@ -5,13 +5,14 @@
  * 1|<state>|<token>|<fence>|<leaseMs>|<ttlMs>|<fingerprint>\n<response bytes>
  * ```
  *
- * States: `p` pending, `f` failed, `c` completed, `z` completed and deflated. The lease needs no instant in the record:
+ * States: `p` pending, `f` failed, and completed in three encodings of the response: `t` text (`<status> <headers as
+ * JSON>\n<body>`), `c` bytes, `z` bytes deflated. The lease needs no instant in the record:
  * a pending key is written with a TTL of `ttlMs`, so what has passed since is `ttlMs` less its PTTL, by Redis's clock.
  */
 
 import { promisify } from 'node:util'
 import { deflateRaw, inflateRaw } from 'node:zlib'
-import { decodeResponse, encodeResponse, type StoredResponse } from '../../response.ts'
+import { bodyBytes, decodeResponse, encodeResponse, type StoredResponse } from '../../response.ts'
 import type { Claim, ClaimRequest, IdempotencyRecord, RecordState } from '../../store.ts'
 
 const deflate = promisify(deflateRaw)
@@ -19,11 +20,13 @@ const inflate = promisify(inflateRaw)
 
 const VERSION = '1'
 const LINE_FEED = 0x0a
+/** What the plugin's own tokens and fingerprints are made of; asking is cheaper than encoding to the same. */
+const PLAIN_FIELD = /^[\w-]*$/
 
 /** The first line of a record, read. */
 export interface Head {
   readonly state: RecordState
-  readonly isDeflated: boolean
+  readonly encoding: 'text' | 'bytes' | 'deflated'
   readonly token: string
   readonly fence: number
   readonly fingerprint: string
@@ -38,7 +41,11 @@ export function retentionOf({ ttlMs, leaseMs }: ClaimRequest): number {
 
 /** A token or fingerprint as it stands in a record: any text, without the record's separators. */
 export function fieldOf(text: string): string {
-  return encodeURIComponent(text)
+  return PLAIN_FIELD.test(text) ? text : encodeURIComponent(text)
+}
+
+function textOf(field: string): string {
+  return field.includes('%') ? decodeURIComponent(field) : field
 }
 
 export function pendingValue(request: ClaimRequest, fence: number): string {
@@ -50,8 +57,24 @@ export function failedValue({ token, fingerprint, fence }: Claim): string {
   return line('f', token, fence, 0, 0, fingerprint)
 }
 
-/** @param deflateFrom size in bytes from which the response is deflated, where that makes it smaller */
-export async function completedValue(claim: Claim, response: StoredResponse, deflateFrom: number): Promise<Buffer> {
+/** The states of a completed record. */
+export const COMPLETED = 'tcz'
+
+/**
+ * A completed record. Text that is not to be deflated is one string, which the driver writes without copying it; other
+ * bodies are bytes.
+ * @param deflateFrom size in bytes from which the response is deflated, where that makes it smaller
+ */
+export function completedValue(claim: Claim, response: StoredResponse, deflateFrom: number): string | Promise<Buffer> {
+  const { statusCode, headers, body, replayable } = response
+  if (typeof body !== 'string' || !replayable || bodyBytes(body) >= deflateFrom) {
+    return completedBytes(claim, response, deflateFrom)
+  }
+  const { token, fingerprint, fence } = claim
+  return `${line('t', token, fence, 0, 0, fingerprint)}${statusCode} ${JSON.stringify(headers)}\n${body}`
+}
+
+async function completedBytes(claim: Claim, response: StoredResponse, deflateFrom: number): Promise<Buffer> {
   const { token, fingerprint, fence } = claim
   const plain = encodeResponse(response)
   const small = plain.length >= deflateFrom ? await deflate(plain) : plain
@@ -79,10 +102,10 @@ export function readHead(value: Buffer): Head {
   if (version !== VERSION || fields.length !== 7) throw unknownVersion(version)
   return {
     state: stateOf(letter),
-    isDeflated: letter === 'z',
-    token: decodeURIComponent(token),
+    encoding: letter === 't' ? 'text' : letter === 'z' ? 'deflated' : 'bytes',
+    token: textOf(token),
     fence: Number(fence),
-    fingerprint: decodeURIComponent(fingerprint),
+    fingerprint: textOf(fingerprint),
     length,
   }
 }
@@ -101,6 +124,7 @@ function stateOf(letter: string): RecordState {
       return 'pending'
     case 'f':
       return 'failed'
+    case 't':
     case 'c':
     case 'z':
       return 'completed'
@@ -121,6 +145,21 @@ export async function readRecord(
   return { scopedKey, state, token, fence, fingerprint, leaseRemainingMs, response }
 }
 
-async function readResponse(bytes: Buffer, { isDeflated }: Head): Promise<StoredResponse> {
-  return decodeResponse(isDeflated ? await inflate(bytes) : bytes)
+function readResponse(bytes: Buffer, { encoding }: Head): StoredResponse | Promise<StoredResponse> {
+  switch (encoding) {
+    case 'text':
+      return readText(bytes)
+    case 'bytes':
+      return decodeResponse(bytes)
+    case 'deflated':
+      return inflate(bytes).then(decodeResponse)
+  }
+}
+
+function readText(bytes: Buffer): StoredResponse {
+  const end = bytes.indexOf(LINE_FEED)
+  const head = bytes.toString('utf8', 0, end)
+  const space = head.indexOf(' ')
+  const headers = JSON.parse(head.slice(space + 1)) as StoredResponse['headers']
+  return { statusCode: Number(head.slice(0, space)), headers, body: bytes.toString('utf8', end + 1), replayable: true }
 }

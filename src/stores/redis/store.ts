@@ -15,6 +15,7 @@ import { connect, type OwnClient, type RedisAddress, type RedisClient, whenReady
 import { redisFigures } from './figures.ts'
 import { checkStoreOptions } from './options.ts'
 import {
+  COMPLETED,
   completedValue,
   failedValue,
   fieldOf,
@@ -120,7 +121,8 @@ export class RedisStore implements IdempotencyStore {
     try {
       await replicaWait.confirm({ key: this.#key(scopedKey), token, states: 'p' })
     } catch (error) {
-      await this.release(claim).catch(() => {}) // best effort: the caller gives it back too
+      // Best effort, because the caller gives it back too; and it must not be forgotten when it was taken over.
+      if (claim.fence === 1) await this.release(claim).catch(() => {})
       throw error
     }
   }
@@ -153,9 +155,9 @@ export class RedisStore implements IdempotencyStore {
   async complete(claim: Claim, response: StoredResponse, ttlMs: number): Promise<boolean> {
     assertDuration('ttlMs', ttlMs)
     const value = await completedValue(claim, response, this.#deflateFrom)
-    const isOwner = await this.#isDone('fidemWrite1', claim, value, ttlMs, 'cz')
+    const isOwner = await this.#isDone('fidemWrite1', claim, value, ttlMs, COMPLETED)
     const { scopedKey, token } = claim
-    if (isOwner) await this.#replicaWait?.confirm({ key: this.#key(scopedKey), token, states: 'cz' })
+    if (isOwner) await this.#replicaWait?.confirm({ key: this.#key(scopedKey), token, states: COMPLETED })
     return isOwner
   }
 
