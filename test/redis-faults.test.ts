@@ -201,7 +201,7 @@ describe('unknown is unknown', () => {
     })
     const { app } = await payThrough(t, proxy.url, { waitReplicas: 1, waitTimeoutMs: 150 })
     assert.equal((await post(app, '/pay', 'k')).json().run, 1)
-    assert.match(await replica.cli('GET', SCOPED), /^1\|c\|/)
+    assert.match(await replica.cli('GET', SCOPED), /^1\|t\|/)
     await replica.pause()
     assert.equal((await post(app, '/pay', 'other')).statusCode, 503)
     replica.resume()

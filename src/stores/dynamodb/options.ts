@@ -1,6 +1,16 @@
 /** What the store accepts, and where wrong options are refused. */
 
-import { InvalidOptionError } from '../../errors.ts'
+import {
+  checkOptions,
+  isBoolean,
+  isName,
+  isObject,
+  isTimer,
+  isWhole,
+  LONGEST_TIMER_MS,
+  type Rule,
+  refuse,
+} from '../option-rules.ts'
 import { DEFAULT_ATTRIBUTES, type DynamoDBAttributes } from './attributes.ts'
 import type { DynamoDBItemClient } from './calls.ts'
 import type { DynamoDBIndexClient } from './list.ts'
@@ -58,16 +68,7 @@ export type ResolvedOptions = Required<Omit<DynamoDBStoreOptions, 'attributes' |
   readonly regions: DynamoDBRegions | undefined
 }
 
-interface Rule {
-  readonly takes: string
-  readonly accepts: (value: unknown) => boolean
-}
-
 const TABLE_NAME = /^[\w.-]{3,255}$|^arn:/
-const LONGEST_TIMER_MS = 2 ** 31 - 1
-
-const isBoolean: Rule = { takes: 'true or false', accepts: (value) => typeof value === 'boolean' }
-const isObject: Rule = { takes: 'an object', accepts: (value) => typeof value === 'object' && value !== null }
 
 const isClient: Rule = {
   takes: 'a DynamoDBClient of @aws-sdk/client-dynamodb 3',
@@ -85,20 +86,14 @@ const RULES: Readonly<Record<keyof DynamoDBStoreOptions, Rule>> = {
     accepts: (value) => typeof value === 'string' && TABLE_NAME.test(value),
   },
   attributes: isObject,
-  clockSkewMs: wholeMs(0),
-  timeoutMs: wholeMs(1),
+  clockSkewMs: isWhole(0, LONGEST_TIMER_MS, 'a whole number of milliseconds'),
+  timeoutMs: isTimer,
   compress: isBoolean,
   credentialIndex: isBoolean,
   now: { takes: 'a function', accepts: (value) => typeof value === 'function' },
 }
 
-function wholeMs(least: number): Rule {
-  return {
-    takes: `a whole number of milliseconds from ${least} to ${LONGEST_TIMER_MS}`,
-    accepts: (value) =>
-      Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= LONGEST_TIMER_MS,
-  }
-}
+const ATTRIBUTE_RULES = Object.fromEntries(Object.keys(DEFAULT_ATTRIBUTES).map((name) => [name, isName]))
 
 function isRegions(value: unknown): boolean {
   const { self, clients } = Object(value) as { self?: unknown; clients?: unknown }
@@ -110,18 +105,14 @@ function isRegions(value: unknown): boolean {
  * The options with their defaults.
  * @throws InvalidOptionError naming the option that is wrong, missing or unknown, and what it takes
  */
-export function resolveOptions(given: DynamoDBStoreOptions): ResolvedOptions {
-  if (!isObject.accepts(given)) refuse(`takes an object of options, got ${typeof given}`)
-  for (const [name, value] of Object.entries(given)) {
-    const rule = Object.hasOwn(RULES, name) ? RULES[name as keyof typeof RULES] : undefined
-    if (rule === undefined) refuse(`unknown option "${name}"; known options: ${Object.keys(RULES).join(', ')}`)
-    if (value !== undefined && !rule.accepts(value)) refuse(`option "${name}" takes ${rule.takes}, got ${show(value)}`)
-  }
+export function resolveOptions(options: DynamoDBStoreOptions): ResolvedOptions {
+  const given = checkOptions('DynamoDBStore', options, RULES, ['tableName'])
   const { tableName, regions, attributes, clockSkewMs, timeoutMs, compress, credentialIndex, now } = given
-  if (tableName === undefined) refuse(`option "tableName" is missing; it takes ${RULES.tableName.takes}`)
-  if (given.client !== undefined && regions !== undefined) refuse('takes "client" or "regions", not both')
+  if (given.client !== undefined && regions !== undefined) {
+    refuse('DynamoDBStore: takes "client" or "regions", not both')
+  }
   const client = given.client ?? regions?.clients[regions.self]
-  if (client === undefined) refuse(`option "client" is missing; it takes ${RULES.client.takes}`)
+  if (client === undefined) refuse(`DynamoDBStore: option "client" is missing; it takes ${isClient.takes}`)
   return {
     client,
     regions,
@@ -139,27 +130,10 @@ export function resolveOptions(given: DynamoDBStoreOptions): ResolvedOptions {
  * All names of attributes, those given in place of the defaults.
  * @throws InvalidOptionError naming the attribute that is unknown, has no usable name, or has another one's
  */
-function resolveAttributes(given: Partial<DynamoDBAttributes>): DynamoDBAttributes {
-  const known = Object.keys(DEFAULT_ATTRIBUTES)
-  for (const [name, value] of Object.entries(given)) {
-    if (!Object.hasOwn(DEFAULT_ATTRIBUTES, name)) {
-      refuse(`unknown option "attributes.${name}"; known attributes: ${known.join(', ')}`)
-    }
-    if (value !== undefined && (typeof value !== 'string' || value === '')) {
-      refuse(`option "attributes.${name}" takes the name of an attribute, got ${show(value)}`)
-    }
-  }
-  const changed = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined))
-  const names: DynamoDBAttributes = { ...DEFAULT_ATTRIBUTES, ...changed }
+function resolveAttributes(options: Partial<DynamoDBAttributes>): DynamoDBAttributes {
+  const given = checkOptions('DynamoDBStore, attributes', options, ATTRIBUTE_RULES)
+  const names: DynamoDBAttributes = { ...DEFAULT_ATTRIBUTES, ...given }
   const twice = Object.values(names).find((value, index, all) => all.indexOf(value) !== index)
-  if (twice !== undefined) refuse(`option "attributes" gives the name "${twice}" to two attributes`)
+  if (twice !== undefined) refuse(`DynamoDBStore: option "attributes" gives the name "${twice}" to two attributes`)
   return names
-}
-
-function refuse(message: string): never {
-  throw new InvalidOptionError(`DynamoDBStore: ${message}`)
-}
-
-function show(value: unknown): string {
-  return typeof value === 'string' ? JSON.stringify(value) : String(value)
 }

@@ -36,6 +36,7 @@
 import { assertDuration } from '../../errors.ts'
 import type { StoredResponse } from '../../response.ts'
 import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../store.ts'
+import { checkOptions, isBoolean, isTimer, type Rule } from '../option-rules.ts'
 import {
   type Answer,
   agreedRecord,
@@ -46,7 +47,6 @@ import {
   poll,
   valuesOf,
 } from './majority.ts'
-import { checkOptions, isBoolean, isTimer, type Rule } from './options.ts'
 import { isSpent, QuorumClaim } from './quorum-claim.ts'
 import { spread } from './spread.ts'
 
