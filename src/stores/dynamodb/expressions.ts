@@ -125,24 +125,17 @@ export interface PreparedWrite {
   readonly words: Readonly<Record<string, { S: string } | { N: string }>>
 }
 
-// None of DynamoDB's 573 reserved words has an underscore, so such a name needs no alias. Each one less is less to sign.
-const SAFE_NAME = /^[a-z]+_\w*$/i
-
 /** Fills in the names of a table's attributes, and the words. */
 export function prepared({ condition, update }: Write, attributes: DynamoDBAttributes): PreparedWrite {
-  const aliases: Record<string, string> = {}
-  const named = (expression: string) =>
-    expression.replace(/#(\w+)/g, (alias, name) => {
-      const attribute = attributes[name as keyof DynamoDBAttributes]
-      if (SAFE_NAME.test(attribute)) return attribute
-      aliases[alias] = attribute
-      return alias
-    })
-  const used = new Set(`${condition} ${update}`.match(/:\w+/g))
+  const text = `${condition} ${update}`
+  const names = [...new Set(text.match(/#\w+/g))]
+  const used = new Set(text.match(/:\w+/g))
   return {
-    ConditionExpression: named(condition),
-    UpdateExpression: named(update),
-    ExpressionAttributeNames: aliases,
+    ConditionExpression: condition,
+    UpdateExpression: update,
+    ExpressionAttributeNames: Object.fromEntries(
+      names.map((name) => [name, attributes[name.slice(1) as keyof DynamoDBAttributes]]),
+    ),
     words: Object.fromEntries(Object.entries(WORDS).filter(([word]) => used.has(word))),
   }
 }
