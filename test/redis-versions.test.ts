@@ -30,7 +30,13 @@ async function laterVersion(): Promise<typeof RedisStore> {
   mkdirSync(join(folder, 'src/stores'), { recursive: true })
   writeFileSync(join(folder, 'package.json'), '{ "type": "module" }')
   symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'))
-  for (const path of ['src/errors.ts', 'src/response.ts', 'src/store.ts', 'src/stores/redis']) {
+  for (const path of [
+    'src/errors.ts',
+    'src/response.ts',
+    'src/store.ts',
+    'src/stores/option-rules.ts',
+    'src/stores/redis',
+  ]) {
     cpSync(join(ROOT, path), join(folder, path), { recursive: true })
   }
   edit(join(folder, 'src/stores/redis/record.ts'), [["VERSION = '1'", "VERSION = '2'"]])
