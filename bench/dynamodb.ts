@@ -6,7 +6,7 @@
 import { createTable } from 'fastify-idempotency/dynamodb'
 import { clientOf } from '../test/support/dynamodb/client.ts'
 import { startOwnDynamoDB } from '../test/support/dynamodb/server.ts'
-import { beside, inTurn, median, printTable, startServer, type Variant } from './measure.ts'
+import { BESIDE_BY_HAND, besideByHand, inTurn, printTable, startServer, type Variant } from './measure.ts'
 
 const [rounds = 7, seconds = 2] = process.argv.slice(2).map(Number)
 
@@ -33,16 +33,7 @@ console.log(
   `Node ${process.version}, ${rounds} rounds of ${seconds} s, medians; ratios are medians of per-round ratios`,
 )
 const of = (variant: Variant) => samples.get(variant) ?? []
-const rows = [...samples].map(([variant, own]) => {
-  const ratio = beside(own, of(byHand), (a, b) => a.cpuUs / b.cpuUs)
-  const budget = BUDGETS.get(variant)
-  return [
-    variant.name,
-    median(own.map((s) => s.cpuUs)).toFixed(0),
-    beside(own, of(bare), (a, b) => a.cpuUs - b.cpuUs).toFixed(0),
-    ratio.toFixed(2),
-    budget === undefined ? '' : `≤ ${budget} ${ratio <= budget ? 'met' : 'NOT met'}`,
-    Math.round(median(own.map((s) => s.perSecond))),
-  ]
-})
-printTable(['variant', 'CPU µs/request', 'over bare', '× by hand', 'budget', 'requests/s'], rows)
+const rows = [...samples].map(([variant, own]) =>
+  besideByHand(variant, own, of(bare), of(byHand), BUDGETS.get(variant)),
+)
+printTable(BESIDE_BY_HAND, rows)

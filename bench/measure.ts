@@ -140,6 +140,28 @@ export function beside<Result>(
   return median(own.flatMap((sample, round) => (base[round] === undefined ? [] : [compare(sample, base[round])])))
 }
 
+/** The head of the cells that {@link besideByHand} makes. */
+export const BESIDE_BY_HAND = ['variant', 'CPU µs/request', 'over bare', '× by hand', 'budget', 'requests/s']
+
+/** How one variant compares with the bare route and with the hand-written one, and with its budget for the latter. */
+export function besideByHand(
+  { name }: Variant,
+  own: readonly Sample[],
+  bare: readonly Sample[],
+  byHand: readonly Sample[],
+  budget: number | undefined,
+): (string | number)[] {
+  const ratio = beside(own, byHand, (a, b) => a.cpuUs / b.cpuUs)
+  return [
+    name,
+    median(own.map((s) => s.cpuUs)).toFixed(1),
+    beside(own, bare, (a, b) => a.cpuUs - b.cpuUs).toFixed(1),
+    ratio.toFixed(2),
+    budget === undefined ? '' : `≤ ${budget} ${ratio <= budget ? 'met' : 'NOT met'}`,
+    Math.round(median(own.map((s) => s.perSecond))),
+  ]
+}
+
 /** A Markdown table. */
 export function printTable(head: readonly string[], rows: readonly (readonly (string | number)[])[]): void {
   for (const cells of [head, head.map(() => '---'), ...rows]) console.log(`| ${cells.join(' | ')} |`)

@@ -2,7 +2,16 @@
 
 import { Redis } from 'ioredis'
 import { startRedis } from '../test/support/redis/servers.ts'
-import { beside, inTurn, median, printTable, type Sample, startServer, type Variant } from './measure.ts'
+import {
+  BESIDE_BY_HAND,
+  besideByHand,
+  inTurn,
+  median,
+  printTable,
+  type Sample,
+  startServer,
+  type Variant,
+} from './measure.ts'
 
 const bare: Variant = { name: 'bare route', server: 'bare' }
 const byHand: Variant = { name: 'by hand, first request', server: 'hand' }
@@ -70,24 +79,12 @@ function difference(before: Readings, after: Readings, requests: number) {
 
 function report(samples: ReadonlyMap<Variant, readonly RedisSample[]>): void {
   const of = (variant: Variant) => samples.get(variant) ?? []
-  const rows = [...samples].map(([variant, own]) => {
-    const ratio = beside(own, of(byHand), (a, b) => a.cpuUs / b.cpuUs)
-    const budget = BUDGETS.get(variant)
-    return [
-      variant.name,
-      median(own.map((s) => s.cpuUs)).toFixed(1),
-      beside(own, of(bare), (a, b) => a.cpuUs - b.cpuUs).toFixed(1),
-      ratio.toFixed(2),
-      budget === undefined ? '' : `≤ ${budget} ${ratio <= budget ? 'met' : 'NOT met'}`,
-      Math.round(median(own.map((s) => s.perSecond))),
-      median(own.map((s) => s.redisCpuUs)).toFixed(1),
-      commandsOf(own),
-    ]
-  })
-  printTable(
-    ['variant', 'CPU µs/request', 'over bare', '× by hand', 'budget', 'requests/s', 'Redis CPU µs', 'in commands µs'],
-    rows,
-  )
+  const rows = [...samples].map(([variant, own]) => [
+    ...besideByHand(variant, own, of(bare), of(byHand), BUDGETS.get(variant)),
+    median(own.map((s) => s.redisCpuUs)).toFixed(1),
+    commandsOf(own),
+  ])
+  printTable([...BESIDE_BY_HAND, 'Redis CPU µs', 'in commands µs'], rows)
 }
 
 function commandsOf(samples: readonly RedisSample[]): string {

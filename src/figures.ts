@@ -6,9 +6,24 @@ import type { FigureListener, StoreFigure, StoreFigures } from './store.ts'
 /** The module, loaded when it is there. */
 export type PromClient = typeof import('prom-client')
 
-/** A metric that a registry has already. */
-export function existing<Metric>(registry: Registry, name: string): Metric | undefined {
-  return registry.getSingleMetric(name) as Metric | undefined
+/** Metrics of a registry by name, made where it does not have them yet. All have the label `store`. */
+export function instruments(client: PromClient, registry: Registry) {
+  const existing = <Metric>(name: string) => registry.getSingleMetric(name) as Metric | undefined
+  const settings = (name: string, help: string, labels: readonly string[]) => ({
+    name,
+    help,
+    labelNames: ['store', ...labels],
+    registers: [registry],
+  })
+  return {
+    counter: (name: string, help: string, ...labels: string[]) =>
+      existing<Counter>(name) ?? new client.Counter(settings(name, help, labels)),
+    gauge: (name: string, help: string, ...labels: string[]) =>
+      existing<Gauge>(name) ?? new client.Gauge(settings(name, help, labels)),
+    histogram: (name: string, help: string, buckets: readonly number[] | undefined, ...labels: string[]) =>
+      existing<Histogram>(name) ??
+      new client.Histogram({ ...settings(name, help, labels), ...(buckets && { buckets: [...buckets] }) }),
+  }
 }
 
 /** Puts a store's figures into a registry. Of several stores with one name the last one's gauges are reported. */
@@ -69,16 +84,15 @@ type Note = (value: number, labels?: Parameters<FigureListener>[2]) => void
 
 function noteOf(client: PromClient, registry: Registry, store: string, figure: StoreFigure): Note | undefined {
   const { name, help, labels = [], buckets } = figure
-  const settings = { name, help, labelNames: ['store', ...labels], registers: [registry] }
+  const make = instruments(client, registry)
   switch (typeOf(figure)) {
     case 'counter': {
-      const counter = existing<Counter>(registry, name) ?? new client.Counter(settings)
+      const counter = make.counter(name, help, ...labels)
       if (labels.length === 0) counter.inc({ store }, 0) // visible before the first time
       return (value, values) => counter.inc({ store, ...values }, value)
     }
     case 'histogram': {
-      const bounds = buckets === undefined ? {} : { buckets: [...buckets] }
-      const histogram = existing<Histogram>(registry, name) ?? new client.Histogram({ ...settings, ...bounds })
+      const histogram = make.histogram(name, help, buckets, ...labels)
       return (value, values) => histogram.observe({ store, ...values }, value)
     }
     case 'gauge':

@@ -1,9 +1,9 @@
 /** Prometheus metrics: a listener to the core's events, made of prom-client when it is installed. */
 
-import type { Counter, Gauge, Histogram, Registry } from 'prom-client'
+import type { Counter, Registry } from 'prom-client'
 import { InvalidOptionError } from './errors.ts'
 import { type IdempotencyEvent, type Listener, reasonOf } from './events.ts'
-import { existing, exposeFigures, type PromClient } from './figures.ts'
+import { exposeFigures, instruments, type PromClient } from './figures.ts'
 import type { MetricsRegistry } from './options.ts'
 import type { IdempotencyStore } from './store.ts'
 
@@ -89,16 +89,7 @@ function beginAtZero(metrics: ReturnType<typeof metricsOn>, store: string): void
 }
 
 function metricsOn(client: PromClient, registry: Registry) {
-  const counter = (name: string, help: string, ...labels: string[]) =>
-    existing<Counter>(registry, name) ??
-    new client.Counter({ name, help, labelNames: ['store', ...labels], registers: [registry] })
-  const gauge = (name: string, help: string, ...labels: string[]) =>
-    existing<Gauge>(registry, name) ??
-    new client.Gauge({ name, help, labelNames: ['store', ...labels], registers: [registry] })
-  const histogram = (name: string, help: string, buckets: number[], ...labels: string[]) =>
-    existing<Histogram>(registry, name) ??
-    new client.Histogram({ name, help, buckets, labelNames: ['store', ...labels], registers: [registry] })
-
+  const { counter, gauge, histogram } = instruments(client, registry)
   return {
     registration: histogram(
       'idempotency_registration_duration_ms',

@@ -82,7 +82,7 @@ async function useEverything(store: DynamoDBStore): Promise<void> {
 describe('the table', () => {
   const options = { tableName: 'idempotency-keys', index: true, deletionProtection: true }
   const { index: _, deletionProtection: __, ...common } = options
-  const definition = definitionOf(resolveTable('test', { ...common, index: true }, []), options)
+  const definition = definitionOf(resolveTable('test', { ...common, index: true }, {}), options)
 
   it('of CloudFormation is the one that createTable makes', () => {
     const template = flat(blockOf('yaml'))

@@ -4,10 +4,11 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, it } from 'node:test'
 import { createApp, post } from './support/app.ts'
-import { claimed, request, responseOf, TestBed } from './support/dynamodb/bed.ts'
+import { claimed, responseOf, TestBed } from './support/dynamodb/bed.ts'
 import { ONE_ATTEMPT, proxied, type Settings } from './support/dynamodb/proxied.ts'
 import type { DynamoDBProxy } from './support/dynamodb/proxy.ts'
 import { startOwnDynamoDB } from './support/dynamodb/server.ts'
+import { request } from './support/requests.ts'
 import { until } from './support/stores.ts'
 
 const bed = new TestBed(startOwnDynamoDB)

@@ -3,7 +3,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, it } from 'node:test'
-import { claimed, request, responseOf, testBed } from './support/dynamodb/bed.ts'
+import { claimed, responseOf, testBed } from './support/dynamodb/bed.ts'
+import { request } from './support/requests.ts'
 
 const bed = testBed()
 

@@ -4,8 +4,9 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, it } from 'node:test'
 import { GetItemCommand } from '@aws-sdk/client-dynamodb'
-import { claimed, request, responseOf, testBed } from './support/dynamodb/bed.ts'
+import { claimed, responseOf, testBed } from './support/dynamodb/bed.ts'
 import { newTable } from './support/dynamodb/server.ts'
+import { request } from './support/requests.ts'
 
 const bed = testBed()
 

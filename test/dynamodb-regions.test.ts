@@ -1,7 +1,6 @@
 /** Home regions: three servers as three regions. */
 
 import assert from 'node:assert/strict'
-import { randomUUID } from 'node:crypto'
 import { describe, it, type TestContext } from 'node:test'
 import { type DynamoDBClient, ScanCommand } from '@aws-sdk/client-dynamodb'
 import { createTable, DynamoDBStore } from '../src/stores/dynamodb/index.ts'
@@ -9,6 +8,7 @@ import { homeRegion } from '../src/stores/dynamodb/regions.ts'
 import { createApp, logCollector, post } from './support/app.ts'
 import { clientOf } from './support/dynamodb/client.ts'
 import { type DynamoDBServer, startOwnDynamoDB } from './support/dynamodb/server.ts'
+import { request } from './support/requests.ts'
 
 const THREE = ['eu-west-1', 'us-east-1', 'ap-south-1']
 const keys = Array.from({ length: 9_000 }, (_, i) => `idem#v1#acct_${i % 7}#POST:/payments#key-${i}`)
@@ -59,21 +59,12 @@ async function startRegions(t: TestContext) {
   }
 }
 
-const claimOf = (scopedKey: string) => ({
-  scopedKey,
-  fingerprint: 'same',
-  token: randomUUID(),
-  leaseMs: 30_000,
-  ttlMs: 60_000,
-  takeOverExpired: true,
-})
-
 describe('a store with home regions', () => {
   it('never lets two regions claim one key, and keeps each key in its own', async (t) => {
     const { nodes, itemsIn } = await startRegions(t)
     const sent = keys.slice(0, 60)
     for (const key of sent) {
-      const results = await Promise.all(nodes.map((node) => node.claim(claimOf(key))))
+      const results = await Promise.all(nodes.map((node) => node.claim(request(key))))
       assert.deepEqual(results.map(({ outcome }) => outcome).toSorted(), ['claimed', 'exists'], key)
       const won = results.find((result) => result.outcome === 'claimed')
       assert.equal(won?.outcome === 'claimed' && won.claim.region, homeRegion(THREE, key), key)
@@ -89,7 +80,7 @@ describe('a store with home regions', () => {
     const { nodes } = await startRegions(t)
     const [here, there] = nodes
     for (const key of keys.slice(0, 12)) {
-      const claimed = await here.claim(claimOf(key))
+      const claimed = await here.claim(request(key))
       assert.ok(claimed.outcome === 'claimed', key)
       assert.equal(await there.renew(claimed.claim, 30_000), true, key)
       const response = { statusCode: 201, headers: {}, body: 'paid', replayable: true }
@@ -97,7 +88,7 @@ describe('a store with home regions', () => {
       assert.deepEqual((await here.read(key))?.response, response, key)
     }
     for (const ending of ['fail', 'release'] as const) {
-      const claimed = await here.claim(claimOf(`${keys[0]}-${ending}`))
+      const claimed = await here.claim(request(`${keys[0]}-${ending}`))
       assert.ok(claimed.outcome === 'claimed', ending)
       assert.equal(await there[ending](claimed.claim, 60_000), true, ending)
     }
@@ -142,7 +133,7 @@ describe('a store with home regions', () => {
     const { nodes } = await startRegions(t)
     const [store] = nodes
     const sent = keys.slice(0, 40).map((key) => key.replace(/acct_\d/, 'acct%20x'))
-    for (const key of sent) await store.claim(claimOf(key))
+    for (const key of sent) await store.claim(request(key))
     const found = new Map<string, string[]>()
     for (const region of THREE) {
       const { keys: page } = await store.listByCredential('acct x', { limit: 100, region })

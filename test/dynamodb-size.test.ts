@@ -7,7 +7,8 @@ import { inflateSync } from 'node:zlib'
 import type { DynamoDBClient, UpdateItemCommandOutput } from '@aws-sdk/client-dynamodb'
 import type { DynamoDBStoreOptions } from '../src/stores/dynamodb/index.ts'
 import { createApp, post } from './support/app.ts'
-import { claimed, request, responseOf, testBed } from './support/dynamodb/bed.ts'
+import { claimed, responseOf, testBed } from './support/dynamodb/bed.ts'
+import { request } from './support/requests.ts'
 
 const bed = testBed()
 

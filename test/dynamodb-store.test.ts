@@ -7,8 +7,9 @@ import type { DynamoDBClient } from '@aws-sdk/client-dynamodb'
 import { createTable, DynamoDBStore } from '../src/stores/dynamodb/index.ts'
 import { storeConformance } from '../src/testing/store-conformance.ts'
 import { createApp, logCollector, post } from './support/app.ts'
-import { claimed, request, testBed } from './support/dynamodb/bed.ts'
+import { claimed, testBed } from './support/dynamodb/bed.ts'
 import { newTable } from './support/dynamodb/server.ts'
+import { request } from './support/requests.ts'
 
 const bed = testBed()
 

@@ -6,8 +6,9 @@ import { describe, it } from 'node:test'
 import { Registry } from 'prom-client'
 import { logWarning } from '../src/logs.ts'
 import { createApp, logCollector, post } from './support/app.ts'
-import { claimed, request, responseOf, testBed } from './support/dynamodb/bed.ts'
+import { claimed, responseOf, testBed } from './support/dynamodb/bed.ts'
 import { proxied } from './support/dynamodb/proxied.ts'
+import { request } from './support/requests.ts'
 
 const bed = testBed()
 

@@ -11,21 +11,13 @@ import { createApp, post } from './support/app.ts'
 import { startCluster } from './support/redis/cluster.ts'
 import { startProxy } from './support/redis/proxy.ts'
 import { type RedisOptions, startRedis } from './support/redis/servers.ts'
+import { request } from './support/requests.ts'
 import { until } from './support/stores.ts'
 
 const SAFE = { enableOfflineQueue: false, maxRetriesPerRequest: 0, retryStrategy: () => 20 } as const
 /** A master otherwise waits five seconds for more replicas before it sends them its data. */
 const SYNC_AT_ONCE = ['--repl-diskless-sync-delay', '0']
 const response = { statusCode: 200, headers: {}, body: 'paid', replayable: true }
-
-const request = (scopedKey: string) => ({
-  scopedKey,
-  token: randomUUID() as string,
-  fingerprint: 'f',
-  leaseMs: 30_000,
-  ttlMs: 60_000,
-  takeOverExpired: true,
-})
 
 async function proxied(t: TestContext, options: RedisOptions = {}) {
   const redis = await startRedis({ ...options, args: [...SYNC_AT_ONCE, ...(options.args ?? [])] })

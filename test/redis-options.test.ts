@@ -2,7 +2,6 @@
 
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, it, type TestContext } from 'node:test'
@@ -16,18 +15,10 @@ import { startCluster } from './support/redis/cluster.ts'
 import { freePort, newFolder } from './support/redis/processes.ts'
 import { startSentinel } from './support/redis/sentinel.ts'
 import { type RedisOptions, startRedis } from './support/redis/servers.ts'
+import { request } from './support/requests.ts'
 
 const PASSWORD = 'open sesame'
 const NOWHERE = [{ host: '127.0.0.1', port: 1 }]
-
-const request = () => ({
-  scopedKey: randomUUID() as string,
-  token: randomUUID() as string,
-  fingerprint: 'f',
-  leaseMs: 30_000,
-  ttlMs: 60_000,
-  takeOverExpired: true,
-})
 
 async function start(t: TestContext, options: RedisOptions) {
   const redis = await startRedis(options)

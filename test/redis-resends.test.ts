@@ -11,16 +11,8 @@ import { startCluster } from './support/redis/cluster.ts'
 import { BUS_OFFSET, eventually } from './support/redis/processes.ts'
 import { startProxy } from './support/redis/proxy.ts'
 import type { RedisServer } from './support/redis/servers.ts'
+import { request } from './support/requests.ts'
 import { until } from './support/stores.ts'
-
-const request = (scopedKey: string) => ({
-  scopedKey,
-  token: randomUUID() as string,
-  fingerprint: 'f',
-  leaseMs: 30_000,
-  ttlMs: 60_000,
-  takeOverExpired: true,
-})
 
 /** A Cluster that tells its clients to come to its first node through the proxy, and keys of that node. */
 async function proxied(t: TestContext) {

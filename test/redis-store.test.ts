@@ -12,6 +12,7 @@ import { storeConformance } from '../src/testing/store-conformance.ts'
 import { createApp, post } from './support/app.ts'
 import { type ClusterTopology, startCluster } from './support/redis/cluster.ts'
 import { type RedisEndpoint, startRedis } from './support/redis/servers.ts'
+import { request } from './support/requests.ts'
 import { until } from './support/stores.ts'
 
 const SAFE = { enableOfflineQueue: false, maxRetriesPerRequest: 0, enableAutoPipelining: true } as const
@@ -24,15 +25,6 @@ async function storeOn(client: RedisClient, settings: RedisStoreSettings = {}): 
   store.close = async () => client.disconnect()
   return store
 }
-
-const request = (scopedKey: string, token = randomUUID() as string) => ({
-  scopedKey,
-  token,
-  fingerprint: 'f',
-  leaseMs: 30_000,
-  ttlMs: 60_000,
-  takeOverExpired: true,
-})
 
 describe('Redis, single', () => {
   let redis: RedisEndpoint

@@ -1,7 +1,6 @@
 /** Two versions of the package on one Redis: neither misreads nor overwrites what the other has written. */
 
 import assert from 'node:assert/strict'
-import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -11,18 +10,10 @@ import { Redis } from 'ioredis'
 import { type RedisClient, RedisStore } from '../src/stores/redis/index.ts'
 import { newFolder } from './support/redis/processes.ts'
 import { type RedisServer, startRedis } from './support/redis/servers.ts'
+import { request } from './support/requests.ts'
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url))
 const PAID = { statusCode: 201, headers: {}, body: 'paid', replayable: true }
-
-const request = (scopedKey: string = randomUUID()) => ({
-  scopedKey,
-  token: randomUUID() as string,
-  fingerprint: 'f',
-  leaseMs: 30_000,
-  ttlMs: 60_000,
-  takeOverExpired: true,
-})
 
 /** The store as a later version of the package would have it: records and scripts of version 2. */
 async function laterVersion(): Promise<typeof RedisStore> {

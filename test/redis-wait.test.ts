@@ -1,7 +1,6 @@
 /** Claims that wait for replicas wait together, and only for what they say. */
 
 import assert from 'node:assert/strict'
-import { randomUUID } from 'node:crypto'
 import { describe, it, type TestContext } from 'node:test'
 import { Redis } from 'ioredis'
 import { type RedisClient, RedisStore } from '../src/stores/redis/index.ts'
@@ -9,19 +8,11 @@ import { ReplicaWait } from '../src/stores/redis/replicas.ts'
 import { eventually } from './support/redis/processes.ts'
 import { startProxy } from './support/redis/proxy.ts'
 import { type RedisServer, startRedis } from './support/redis/servers.ts'
+import { request } from './support/requests.ts'
 import { until } from './support/stores.ts'
 
 const SAFE = { enableOfflineQueue: false, maxRetriesPerRequest: 0, retryStrategy: () => 20 } as const
 const WAIT_MS = 200
-
-const request = (scopedKey = randomUUID() as string) => ({
-  scopedKey,
-  token: randomUUID() as string,
-  fingerprint: 'f',
-  leaseMs: 30_000,
-  ttlMs: 60_000,
-  takeOverExpired: true,
-})
 
 /** A master and a replica that has acknowledged a write. */
 async function replicated(t: TestContext) {

@@ -2,7 +2,7 @@
 
 import type { DashboardBuilder } from '@grafana/grafana-foundation-sdk/dashboard'
 import { board, choice, STORES } from './board.ts'
-import { lines, OUTCOME_COLORS, timeseries } from './panels.ts'
+import { lines, OUTCOME_COLORS, REPLAY_SHARE, timeseries } from './panels.ts'
 import { events, type Narrow, orZero, perSecond, quantile, shareOfClaims } from './queries.ts'
 
 const CLAIMS = 'idempotency_claims_total'
@@ -61,13 +61,7 @@ function replays(side: Narrow) {
     description:
       'Lower on the new side at first: it has no records yet. Still lower after ttlMs: retries miss their record.',
     queries: [{ expr: shareOfClaims('outcome="replayed"', side), legend: '{{store}}' }],
-    unit: 'percentunit',
-    band: true,
-    thresholds: [
-      { value: null, color: 'transparent' },
-      { value: 0.005, color: 'green' },
-      { value: 0.02, color: 'transparent' },
-    ],
+    ...REPLAY_SHARE,
   })
 }
 

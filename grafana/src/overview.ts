@@ -2,7 +2,7 @@
 
 import type { DashboardBuilder } from '@grafana/grafana-foundation-sdk/dashboard'
 import { board, stores } from './board.ts'
-import { atMost, lines, OUTCOME_COLORS, stat, timeseries } from './panels.ts'
+import { atMost, lines, OUTCOME_COLORS, REPLAY_SHARE, stat, timeseries } from './panels.ts'
 import { events, orZero, perSecond, quantile, series, shareOfClaims } from './queries.ts'
 
 const CLAIMS = 'idempotency_claims_total'
@@ -79,13 +79,7 @@ function requests() {
         'or the records are gone; check that clients keep their key, that the credential is stable and that ttlMs ' +
         'outlives the retries.',
       queries: [{ expr: shareOfClaims(REPLAYED), legend: '{{store}}' }],
-      unit: 'percentunit',
-      band: true,
-      thresholds: [
-        { value: null, color: 'transparent' },
-        { value: 0.005, color: 'green' },
-        { value: 0.02, color: 'transparent' },
-      ],
+      ...REPLAY_SHARE,
     }),
     timeseries({
       title: 'Conflicts (409) by store',

@@ -55,6 +55,17 @@ export interface Timeseries extends Panel {
   readonly colors?: Readonly<Record<string, string>>
 }
 
+/** A share of replays, with the band of healthy ones: 0.5 to 2 %. */
+export const REPLAY_SHARE = {
+  unit: 'percentunit',
+  band: true,
+  thresholds: [
+    { value: null, color: 'transparent' },
+    { value: 0.005, color: 'green' },
+    { value: 0.02, color: 'transparent' },
+  ],
+} as const
+
 /** What became of a claim, in the same colours everywhere. */
 export const OUTCOME_COLORS = {
   claimed: 'green',

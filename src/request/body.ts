@@ -30,19 +30,6 @@ export function isSendable(payload: unknown): boolean {
   return isStream(payload) && (payload as { locked?: boolean }).locked !== true
 }
 
-let trailersOfReply: symbol | undefined
-
-/**
- * Has the reply trailers? They are functions of the reply, computed while it is sent, so no record can hold them; and
- * Fastify tells of one only to who knows its name.
- */
-export function hasTrailers(reply: FastifyReply): boolean {
-  trailersOfReply ??= Object.getOwnPropertySymbols(reply).find(
-    ({ description }) => description === 'fastify.reply.trailers',
-  )
-  return trailersOfReply !== undefined && (reply as unknown as Record<symbol, unknown>)[trailersOfReply] !== null
-}
-
 /**
  * Moves status and headers of a web `Response` to the reply, as Fastify would later, and gives back its body.
  * @throws for a status that Fastify does not send (`Response.error()` has 0)

@@ -78,7 +78,7 @@ function onPath<Program extends string>(programs: readonly Program[]): Record<Pr
   return found.length === programs.length ? Object.fromEntries(found) : undefined
 }
 
-function isExecutable(path: string): boolean {
+export function isExecutable(path: string): boolean {
   try {
     accessSync(path, constants.X_OK)
     return true

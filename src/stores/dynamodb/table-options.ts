@@ -2,7 +2,7 @@
 
 import { inspect } from 'node:util'
 import type { CreateTableCommandInput } from '@aws-sdk/client-dynamodb'
-import { InvalidOptionError } from '../../errors.ts'
+import { checkOptions, isBoolean, isName, isObject, isWhole, type Rule, refuse } from '../option-rules.ts'
 import { DEFAULT_ATTRIBUTES, type DynamoDBAttributes } from './attributes.ts'
 
 /** The attributes that DynamoDB itself has to know: keys of table and index, and what its TTL looks at. */
@@ -46,22 +46,42 @@ export interface Wanted {
   readonly signal: AbortSignal | undefined
 }
 
-const COMMON = ['tableName', 'attributes', 'index', 'timeoutMs', 'signal']
+const isUnits = isWhole(1)
+
+const COMMON_RULES: Readonly<Record<string, Rule>> = {
+  tableName: { takes: 'the name of a table', accepts: isName.accepts },
+  attributes: isObject,
+  index: isBoolean,
+  timeoutMs: isUnits,
+  signal: isObject,
+}
+
+/** What only `createTable` takes. */
+export const CREATE_RULES: Readonly<Record<string, Rule>> = {
+  capacity: {
+    takes: "'on-demand' or { readUnits, writeUnits }, whole numbers of at least 1",
+    accepts: (value) => value === 'on-demand' || isProvisioned(value),
+  },
+  deletionProtection: isBoolean,
+}
+
+/** What only `checkTable` takes. */
+export const CHECK_RULES: Readonly<Record<string, Rule>> = { hasHomeRegions: isBoolean }
+
+function isProvisioned(capacity: unknown): boolean {
+  const { readUnits, writeUnits } = Object(capacity) as Record<string, unknown>
+  return isUnits.accepts(readUnits) && isUnits.accepts(writeUnits)
+}
 
 /**
  * The defaults filled in.
  * @param owner the function that was called, for the message
- * @param further names of options that only this function has
+ * @param further options that only this function has
  * @throws InvalidOptionError naming the option and what it takes
  */
-export function resolveTable(owner: string, options: TableOptions, further: readonly string[]): Wanted {
-  const known = [...COMMON, ...further]
-  const unknown = Object.keys(options).find((name) => !known.includes(name))
-  if (unknown) refuse(`${owner}: unknown option "${unknown}"; known options: ${known.join(', ')}`)
-  const { tableName, attributes = {}, index = false, timeoutMs = 60_000, signal } = options
-  if (!isName(tableName)) refuse(wrong(owner, 'tableName', 'the name of a table', tableName))
-  if (!isUnits(timeoutMs)) refuse(wrong(owner, 'timeoutMs', 'a whole number of at least 1', timeoutMs))
-  if (typeof index !== 'boolean') refuse(wrong(owner, 'index', 'true or false', index))
+export function resolveTable(owner: string, options: TableOptions, further: Readonly<Record<string, Rule>>): Wanted {
+  const given = checkOptions(owner, options, { ...COMMON_RULES, ...further }, ['tableName'])
+  const { tableName, attributes = {}, index = false, timeoutMs = 60_000, signal } = given
   return { tableName, attributes: resolveAttributes(owner, attributes), index, timeoutMs, signal }
 }
 
@@ -69,20 +89,15 @@ function resolveAttributes(owner: string, given: Partial<DynamoDBAttributes>): T
   const { pk, expiresAt, credentialId, createdAt } = { ...DEFAULT_ATTRIBUTES, ...given }
   const attributes = { pk, expiresAt, credentialId, createdAt }
   for (const [name, value] of Object.entries(attributes)) {
-    if (!isName(value)) refuse(wrong(owner, `attributes.${name}`, 'the name of an attribute', value))
+    if (isName.accepts(value)) continue
+    refuse(`${owner}: option "attributes.${name}" takes the name of an attribute, got ${inspect(value)}`)
   }
   return attributes
 }
 
-/**
- * What `CreateTable` is sent.
- * @throws InvalidOptionError naming the option and what it takes
- */
+/** What `CreateTable` is sent for options that have been checked. */
 export function definitionOf(wanted: Wanted, options: NewTableOptions): CreateTableCommandInput {
   const { capacity = 'on-demand', deletionProtection = false } = options
-  if (typeof deletionProtection !== 'boolean') {
-    refuse(wrong('createTable', 'deletionProtection', 'true or false', deletionProtection))
-  }
   const { pk, credentialId, createdAt } = wanted.attributes
   const units = unitsOf(capacity)
   const index = {
@@ -108,24 +123,5 @@ const number = (AttributeName: string) => ({ AttributeName, AttributeType: 'N' a
 
 function unitsOf(capacity: NonNullable<NewTableOptions['capacity']>) {
   if (capacity === 'on-demand') return undefined
-  const { readUnits, writeUnits } = Object(capacity) as Record<string, unknown>
-  if (isUnits(readUnits) && isUnits(writeUnits)) return { ReadCapacityUnits: readUnits, WriteCapacityUnits: writeUnits }
-  const takes = "'on-demand' or { readUnits, writeUnits }, whole numbers of at least 1"
-  return refuse(wrong('createTable', 'capacity', takes, capacity))
-}
-
-function isName(value: unknown): boolean {
-  return typeof value === 'string' && value !== ''
-}
-
-function isUnits(value: unknown): value is number {
-  return Number.isInteger(value) && (value as number) >= 1
-}
-
-function wrong(owner: string, name: string, takes: string, value: unknown): string {
-  return `${owner}: option "${name}" takes ${takes}, got ${inspect(value, { depth: 1, breakLength: Infinity })}`
-}
-
-function refuse(message: string): never {
-  throw new InvalidOptionError(message)
+  return { ReadCapacityUnits: capacity.readUnits, WriteCapacityUnits: capacity.writeUnits }
 }

@@ -16,6 +16,8 @@ import {
   type UpdateTimeToLiveCommandOutput,
 } from '@aws-sdk/client-dynamodb'
 import {
+  CHECK_RULES,
+  CREATE_RULES,
   CREDENTIAL_INDEX,
   definitionOf,
   type NewTableOptions,
@@ -44,7 +46,7 @@ const POLL_EVERY_MS = 200
  * @throws Error when the table that is there has another key, another TTL attribute or no index, or when time is up
  */
 export async function createTable(client: DynamoDBTableClient, options: NewTableOptions): Promise<void> {
-  const wanted = resolveTable('createTable', options, ['capacity', 'deletionProtection'])
+  const wanted = resolveTable('createTable', options, CREATE_RULES)
   const definition = definitionOf(wanted, options)
   await bounded(wanted, 'is not ready', async (signal) => {
     await createIfMissing(client, definition, signal)
@@ -63,7 +65,7 @@ export async function createTable(client: DynamoDBTableClient, options: NewTable
  * @throws Error when the store cannot work on this table: it is missing, not ready, or has another key
  */
 export async function checkTable(client: DynamoDBTableClient, options: TableCheckOptions): Promise<readonly string[]> {
-  const wanted = resolveTable('checkTable', options, ['hasHomeRegions'])
+  const wanted = resolveTable('checkTable', options, CHECK_RULES)
   return bounded(wanted, 'could not be looked at', async (signal) => {
     const table = await unlessDenied(describe(client, wanted.tableName, signal))
     if (table === 'denied') return [notAllowed(wanted, 'DescribeTable')]

@@ -1,10 +1,10 @@
 /** What the test files of the store share: a server with a table for a file, and small requests and responses. */
 
 import assert from 'node:assert/strict'
-import { randomUUID } from 'node:crypto'
 import { after, before } from 'node:test'
 import { type AttributeValue, type DynamoDBClient, GetItemCommand, PutItemCommand } from '@aws-sdk/client-dynamodb'
 import { DynamoDBStore, type DynamoDBStoreOptions } from '../../../src/stores/dynamodb/index.ts'
+import { request } from '../requests.ts'
 import { clientOf } from './client.ts'
 import { type DynamoDBEndpoint, newTable, startDynamoDB } from './server.ts'
 
@@ -48,12 +48,6 @@ export class TestBed<Server extends DynamoDBEndpoint = DynamoDBEndpoint> {
 /** A server of the file's own, or the one of `DYNAMODB_ENDPOINT`; call it at the top level. */
 export function testBed(): TestBed {
   return new TestBed(startDynamoDB)
-}
-
-/** Asks for a key with a token of its own. */
-export function request(scopedKey: string = randomUUID()) {
-  const token: string = randomUUID()
-  return { scopedKey, token, fingerprint: 'f', leaseMs: 30_000, ttlMs: 60_000, takeOverExpired: true }
 }
 
 export function responseOf(body: string | Buffer) {

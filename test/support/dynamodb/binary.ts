@@ -1,11 +1,11 @@
 /** The DynamoDB-compatible server that the tests start: on the PATH, or fetched once from npm. */
 
 import { execFile } from 'node:child_process'
-import { accessSync, constants, mkdirSync } from 'node:fs'
+import { mkdirSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { which } from '../apt.ts'
+import { isExecutable, which } from '../apt.ts'
 
 const VERSION = '1.2.1'
 const PACKAGE = `@dynoxide/linux-x64@${VERSION}`
@@ -41,13 +41,4 @@ async function findOrFetch(): Promise<string> {
   }
   if (!isExecutable(FETCHED)) throw new Error(HOW_TO_GET_IT)
   return FETCHED
-}
-
-function isExecutable(path: string): boolean {
-  try {
-    accessSync(path, constants.X_OK)
-    return true
-  } catch {
-    return false
-  }
 }
