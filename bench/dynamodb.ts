@@ -1,14 +1,15 @@
 /**
  * What the plugin costs on DynamoDB: server CPU per request beside a conditional put and update written by hand, on a
- * DynamoDB-compatible server that is started for the run. `npm run bench:dynamodb`, or with `-- <rounds> <seconds>`.
+ * DynamoDB-compatible server that is started for the run.
+ * `npm run bench:dynamodb`, or with `-- <processes> <rounds> <requests>`.
  */
 
 import { createTable } from 'fastify-idempotency/dynamodb'
 import { clientOf } from '../test/support/dynamodb/client.ts'
 import { startOwnDynamoDB } from '../test/support/dynamodb/server.ts'
-import { BESIDE_BY_HAND, besideByHand, inTurn, printTable, startServer, type Variant } from './measure.ts'
+import { BESIDE_BY_HAND, besideByHand, inTurn, type Plan, planText, printTable, type Variant } from './measure.ts'
 
-const [rounds = 7, seconds = 2] = process.argv.slice(2).map(Number)
+const [processes = 3, rounds = 6, requests = 400] = process.argv.slice(2).map(Number)
 
 const bare: Variant = { name: 'bare route', server: 'bare' }
 const byHand: Variant = { name: 'by hand, first request', server: 'hand' }
@@ -24,14 +25,18 @@ const tableName = 'bench'
 const client = clientOf(dynamodb.endpoint)
 await createTable(client, { tableName })
 client.destroy()
-const server = await startServer('server-dynamodb.js', [dynamodb.endpoint, tableName])
-const samples = await inTurn(variants, rounds, (variant) => server.measure(variant, seconds))
-server.stop()
+const plan: Plan = {
+  script: 'server-dynamodb.js',
+  args: [dynamodb.endpoint, tableName],
+  warmUp: 3_000,
+  processes,
+  rounds,
+  requests,
+}
+const samples = await inTurn(variants, plan)
 await dynamodb.stop()
 
-console.log(
-  `Node ${process.version}, ${rounds} rounds of ${seconds} s, medians; ratios are medians of per-round ratios`,
-)
+console.log(`${planText(plan)}; ratios are medians of per-round ratios`)
 const of = (variant: Variant) => samples.get(variant) ?? []
 const rows = [...samples].map(([variant, own]) =>
   besideByHand(variant, own, of(bare), of(byHand), BUDGETS.get(variant)),

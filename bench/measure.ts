@@ -1,14 +1,14 @@
 /**
- * What the benches share: a server in a process of its own, load on it, and its CPU per request.
+ * What the benches share: servers in processes of their own, load on them, and their CPU per request.
  *
- * All variants are measured in turn, several rounds in one run, because the machine's speed drifts; each figure is the
- * median of its rounds. The client never sleeps: a fast variant would keep it busy anyway, but with a slower one it
- * would doze off between responses, and waking it is charged to the server with every write (measured: 6 µs).
+ * Each variant has a server of its own, and all are measured in turn, several rounds in one run, because a machine's
+ * speed drifts. All that is done with several processes for each variant: how V8 compiles the same code differs from
+ * process to process by a microsecond or two. Each figure is a median. How the load is made: load.ts.
  */
 
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
-import autocannon from 'autocannon'
+import { Load } from './load.ts'
 
 const PAYLOAD = JSON.stringify({
   amount: 1000,
@@ -17,14 +17,30 @@ const PAYLOAD = JSON.stringify({
   lines: [{ sku: 'a', n: 1 }],
 })
 
-/** One row of a table: what is sent, and to which of the server's routes. */
+/** One row of a table: what is sent, and to which server. */
 export interface Variant {
   readonly name: string
+  /** Which of the script's servers. */
   readonly server: string
   /** Every variant sends one more header, so that client and parser do the same work for all. */
   readonly header?: string
   /** Sends one key again and again: replays. Otherwise each request has its own. */
   readonly repeats?: boolean
+}
+
+/** How much is measured. */
+export interface Plan {
+  /** The servers' script, and what it is told besides which server to be. */
+  readonly script: string
+  readonly args?: readonly string[]
+  /** Requests to each process before the first that counts, for V8 to compile what is hot. */
+  readonly warmUp: number
+  /** Processes for each variant, one after the other. */
+  readonly processes: number
+  /** Measurements of each process. */
+  readonly rounds: number
+  /** Requests of each measurement. */
+  readonly requests: number
 }
 
 export interface Sample {
@@ -34,92 +50,99 @@ export interface Sample {
   readonly requests: number
 }
 
-/** The measured process. */
-export interface MeasuredServer {
-  /** One measurement of one variant. */
-  measure(variant: Variant, seconds: number): Promise<Sample>
-  stop(): void
-}
-
 let keys = 0
 
-const freshKey = () => `"key-${process.pid}-${keys++}"`
+const freshKey = () => `key-${process.pid}-${keys++}`
 
-/** Starts a script that ends with `serve()`. */
-export async function startServer(script: string, args: readonly string[] = []): Promise<MeasuredServer> {
-  const server = fork(new URL(script, import.meta.url), args)
-  // A server that cannot start says so itself, and never sends its addresses.
-  server.once('exit', (code) => code && process.exit(code))
-  const [{ urls }] = (await once(server, 'message')) as [{ urls: Record<string, string> }]
+/** The requests of one variant: all alike but for their keys. */
+function messages({ server, header = 'idempotency-key' }: Variant): (key: string) => string {
+  const head = [
+    'POST /payments HTTP/1.1',
+    `Host: ${server}`,
+    'Connection: keep-alive',
+    'Content-Type: application/json',
+    'Authorization: Bearer token-1',
+    `Content-Length: ${PAYLOAD.length}`,
+  ]
+  return (key) => `${head.join('\r\n')}\r\n${header}: "${key}"\r\n\r\n${PAYLOAD}`
+}
 
-  async function cpuUs(): Promise<number> {
-    server.send('cpu')
-    const [reading] = (await once(server, 'message')) as [{ cpuUs: number }]
-    return reading.cpuUs
+/** A server process and the connections to it. */
+class MeasuredServer {
+  readonly #process: ReturnType<typeof fork>
+  readonly #load: Load
+
+  private constructor(process: ReturnType<typeof fork>, load: Load) {
+    this.#process = process
+    this.#load = load
   }
 
-  stayAwake()
-  return {
-    async measure(variant, seconds) {
-      const { header = 'idempotency-key', repeats = false } = variant
-      const send = { url: `${urls[variant.server]}/payments`, header, value: freshKey }
-      if (repeats) send.value = await recordedKey(send)
-      const before = await cpuUs()
-      const requests = await load(send, seconds)
-      const after = await cpuUs()
-      return { cpuUs: (after - before) / requests, perSecond: requests / seconds, requests }
-    },
-    stop: () => server.disconnect(),
+  static async start({ script, args = [] }: Plan, name: string): Promise<MeasuredServer> {
+    const server = fork(new URL(script, import.meta.url), [name, ...args])
+    // A server that cannot start says so itself, and never sends its address.
+    server.once('exit', (code) => code && process.exit(code))
+    const [{ url }] = (await once(server, 'message')) as [{ url: string }]
+    return new MeasuredServer(server, await Load.connect(url))
+  }
+
+  async measure(variant: Variant, requests: number): Promise<Sample> {
+    const messageFor = messages(variant)
+    let message = () => messageFor(freshKey())
+    if (variant.repeats) {
+      // A key of its own for each measurement, so that no record expires in the middle of one.
+      const recorded = message()
+      await this.#load.send(1, () => recorded)
+      message = () => recorded
+    }
+    const before = await this.#cpuUs()
+    const startedAt = performance.now()
+    await this.#load.send(requests, message)
+    const seconds = (performance.now() - startedAt) / 1_000
+    return { cpuUs: ((await this.#cpuUs()) - before) / requests, perSecond: requests / seconds, requests }
+  }
+
+  async #cpuUs(): Promise<number> {
+    this.#process.send('cpu')
+    const [{ cpuUs }] = (await once(this.#process, 'message')) as [{ cpuUs: number }]
+    return cpuUs
+  }
+
+  stop(): void {
+    this.#load.close()
+    this.#process.disconnect()
   }
 }
 
-/** Keeps this process from sleeping. */
-export function stayAwake(): void {
-  setImmediate(stayAwake).unref()
-}
-
-interface Sending {
-  readonly url: string
-  readonly header: string
-  readonly value: () => string
-}
-
-const FIXED_HEADERS = { 'content-type': 'application/json', authorization: 'Bearer token-1' }
-
-/** A key of its own for each measurement, so that no record expires in the middle of one. */
-async function recordedKey({ url, header }: Sending): Promise<() => string> {
-  const key = freshKey()
-  const { status } = await fetch(url, { method: 'POST', headers: { ...FIXED_HEADERS, [header]: key }, body: PAYLOAD })
-  if (status !== 200) throw new Error(`${url} answered ${status}`)
-  return () => key
-}
-
-async function load({ url, header, value }: Sending, seconds: number): Promise<number> {
-  const result = await autocannon({
-    url,
-    method: 'POST',
-    connections: 32,
-    duration: seconds,
-    body: PAYLOAD,
-    requests: [{ setupRequest: (request) => ({ ...request, headers: { ...FIXED_HEADERS, [header]: value() } }) }],
-  })
-  if (result.non2xx + result.errors > 0) throw new Error(`${url}: ${result.non2xx} non-2xx, ${result.errors} errors`)
-  return result.requests.total
-}
-
-/** Measures all variants in turn, `rounds` times, after one round to warm up. */
-export async function inTurn<Row, Result>(
+/**
+ * Measures all variants in turn.
+ * @param observe what to note of each measurement besides, around it
+ */
+export async function inTurn<Row extends Variant, Result extends Sample = Sample>(
   variants: readonly Row[],
-  rounds: number,
-  measure: (variant: Row) => Promise<Result>,
+  plan: Plan,
+  observe: (take: () => Promise<Sample>) => Promise<Result> = (take) => take() as Promise<Result>,
 ): Promise<ReadonlyMap<Row, readonly Result[]>> {
   const samples = new Map<Row, Result[]>(variants.map((variant) => [variant, []]))
-  for (const variant of variants) await measure(variant)
-  for (let round = 1; round <= rounds; round++) {
-    for (const [variant, own] of samples) own.push(await measure(variant))
-    process.stderr.write(`round ${round} of ${rounds}\n`)
+  for (let set = 1; set <= plan.processes; set++) {
+    const servers = new Map<string, MeasuredServer>()
+    for (const { server } of variants) {
+      if (!servers.has(server)) servers.set(server, await MeasuredServer.start(plan, server))
+    }
+    const measure = (variant: Variant, requests: number) =>
+      (servers.get(variant.server) as MeasuredServer).measure(variant, requests)
+    for (const variant of variants) await measure(variant, plan.warmUp)
+    for (let round = 0; round < plan.rounds; round++) {
+      for (const [variant, own] of samples) own.push(await observe(() => measure(variant, plan.requests)))
+    }
+    for (const server of servers.values()) server.stop()
+    process.stderr.write(`processes ${set} of ${plan.processes}\n`)
   }
   return samples
+}
+
+/** What was measured, for the head of a table. */
+export function planText({ processes, rounds, requests }: Plan): string {
+  return `Node ${process.version}, ${processes} processes, ${rounds} rounds of ${requests} requests each; medians`
 }
 
 export function median(values: readonly number[]): number {

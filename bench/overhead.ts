@@ -1,11 +1,12 @@
 /**
  * What the plugin costs on the memory store: server CPU per request and throughput beside a bare route.
- * `npm run bench`, or `npm run bench -- <rounds> <seconds>`. How it measures: measure.ts.
+ * `npm run bench`, or `npm run bench -- <processes> <rounds> <requests>`. How it measures: measure.ts.
  */
 
-import { beside, inTurn, median, printTable, startServer, type Variant } from './measure.ts'
+import { beside, inTurn, median, type Plan, planText, printTable, type Variant } from './measure.ts'
 
-const [rounds = 7, seconds = 2] = process.argv.slice(2).map(Number)
+const [processes = 4, rounds = 8, requests = 5_000] = process.argv.slice(2).map(Number)
+const plan: Plan = { script: 'server.js', warmUp: 30_000, processes, rounds, requests }
 
 interface Budgeted extends Variant {
   /** Most that the variant may cost beside the bare route, in microseconds of server CPU (DESIGN §10). */
@@ -26,13 +27,9 @@ const variants: Budgeted[] = [
   { name: 'replay, default credential and metrics', server: 'defaults', repeats: true },
 ]
 
-const server = await startServer('server.js')
-const samples = await inTurn(variants, rounds, (variant) => server.measure(variant, seconds))
-server.stop()
+const samples = await inTurn(variants, plan)
 
-console.log(
-  `Node ${process.version}, ${rounds} rounds of ${seconds} s, medians; extra CPU is the median of per-round differences`,
-)
+console.log(`${planText(plan)}; extra CPU is the median of per-round differences`)
 const base = samples.get(bare) ?? []
 const rows = [...samples].map(([{ name, budgetUs }, own]) => {
   const extraUs = beside(own, base, (a, b) => a.cpuUs - b.cpuUs)

@@ -4,7 +4,8 @@ import { randomUUID } from 'node:crypto'
 import { RedisStore } from 'fastify-idempotency/redis'
 import { Redis } from 'ioredis'
 import { type RedisServer, startRedis } from '../test/support/redis/servers.ts'
-import { median, printTable, quantile, stayAwake } from './measure.ts'
+import { stayAwake } from './load.ts'
+import { median, printTable, quantile } from './measure.ts'
 
 const DAY_MS = 86_400_000
 const BATCH = 5_000
@@ -86,7 +87,8 @@ class Target {
 export async function keys(rounds = 15, asks = 3_000): Promise<void> {
   const targets = [await Target.filled(1_000), await Target.filled(1_000_000)] as const
   const all: { small: Times; large: Times }[] = []
-  stayAwake()
+  let isRunning = true
+  stayAwake(() => isRunning, 0)
   for (let round = 0; round <= rounds; round++) {
     const times = { small: { fresh: [], replay: [] }, large: { fresh: [], replay: [] } }
     for (let i = 0; i < asks; i++) {
@@ -96,6 +98,7 @@ export async function keys(rounds = 15, asks = 3_000): Promise<void> {
     if (round > 0) all.push(times) // the first one warms up
     process.stderr.write(`round ${round} of ${rounds}\n`)
   }
+  isRunning = false
   await Promise.all(targets.map((target) => target.stop()))
   report(all, asks)
 }

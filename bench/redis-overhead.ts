@@ -7,17 +7,28 @@ import {
   besideByHand,
   inTurn,
   median,
+  type Plan,
+  planText,
   printTable,
   type Sample,
-  startServer,
   type Variant,
 } from './measure.ts'
 
 const bare: Variant = { name: 'bare route', server: 'bare' }
 const byHand: Variant = { name: 'by hand, first request', server: 'hand' }
+const safe: Variant = { name: 'safe by hand, first request', server: 'safe' }
 const first: Variant = { name: 'plugin, first request', server: 'plugin' }
 const replay: Variant = { name: 'plugin, replay', server: 'plugin', repeats: true }
-const variants = [bare, byHand, { ...byHand, name: 'by hand, replay', repeats: true }, first, replay]
+const replayed = (variant: Variant, name: string): Variant => ({ ...variant, name, repeats: true })
+const variants = [
+  bare,
+  byHand,
+  replayed(byHand, 'by hand, replay'),
+  safe,
+  replayed(safe, 'safe by hand, replay'),
+  first,
+  replay,
+]
 
 /** DESIGN §10: server CPU as a multiple of the hand-written first request. */
 const BUDGETS = new Map([
@@ -32,21 +43,18 @@ interface RedisSample extends Sample {
   readonly commandUs: ReadonlyMap<string, number>
 }
 
-export async function overhead(rounds = 7, seconds = 2): Promise<void> {
+export async function overhead(processes = 3, rounds = 8, requests = 5_000): Promise<void> {
   const redis = await startRedis({})
   const observer = new Redis(redis.url)
-  const server = await startServer('server-redis.js', [redis.url])
-  const samples = await inTurn(variants, rounds, async (variant): Promise<RedisSample> => {
+  const plan: Plan = { script: 'server-redis.js', args: [redis.url], warmUp: 20_000, processes, rounds, requests }
+  const samples = await inTurn(variants, plan, async (take): Promise<RedisSample> => {
     const before = await readingsOf(observer)
-    const sample = await server.measure(variant, seconds)
+    const sample = await take()
     return { ...sample, ...difference(before, await readingsOf(observer), sample.requests) }
   })
-  console.log(
-    `Node ${process.version}, redis-server ${(await observer.info('server')).match(/redis_version:(\S+)/)?.[1]}`,
-  )
-  console.log(`${rounds} rounds of ${seconds} s, medians; ratios are medians of per-round ratios`)
+  const version = (await observer.info('server')).match(/redis_version:(\S+)/)?.[1]
+  console.log(`${planText(plan)}; ratios are medians of per-round ratios; redis-server ${version}`)
   report(samples)
-  server.stop()
   observer.disconnect()
   await redis.stop()
 }

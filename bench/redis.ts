@@ -1,7 +1,7 @@
 /**
  * What the plugin costs on Redis, on a redis-server that is started for the run.
  *
- * `npm run bench:redis`, or `npm run bench:redis -- overhead <rounds> <seconds>`: CPU beside a hand-written floor.
+ * `npm run bench:redis`, or `npm run bench:redis -- overhead <processes> <rounds> <requests>`: CPU beside hand-written floors.
  * `npm run bench:redis -- keys`: claims among 1,000 and among 1,000,000 keys.
  * `npm run bench:redis -- memory`: bytes of Redis memory per key.
  */

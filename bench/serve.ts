@@ -17,12 +17,15 @@ export async function start(
   return app.listen({ host: '127.0.0.1', port: 0 })
 }
 
-/** Tells the bench the addresses and answers its readings, until it goes away. */
-export function serve(urls: Readonly<Record<string, string>>): void {
+/** Starts the one of the servers that the bench has asked for, and answers its readings until it goes away. */
+export async function serve(servers: Readonly<Record<string, () => Promise<string>>>): Promise<void> {
+  const [name = ''] = process.argv.slice(2)
+  const url = await servers[name]?.()
+  if (url === undefined) throw new Error(`there is no server ${name}`)
   process.on('message', () => {
     const { user, system } = process.cpuUsage()
     process.send?.({ cpuUs: user + system })
   })
   process.on('disconnect', () => process.exit())
-  process.send?.({ urls })
+  process.send?.({ url })
 }

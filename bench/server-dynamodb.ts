@@ -6,7 +6,7 @@ import type { FastifyInstance } from 'fastify'
 import { DynamoDBStore } from 'fastify-idempotency/dynamodb'
 import { capture, serve, start } from './serve.ts'
 
-const [endpoint = '', tableName = ''] = process.argv.slice(2)
+const [, endpoint = '', tableName = ''] = process.argv.slice(2)
 
 const TTL_MS = 60_000
 const client = new DynamoDBClient({
@@ -49,13 +49,14 @@ function byHand(app: FastifyInstance): void {
   })
 }
 
-serve({
-  bare: await start(),
-  hand: await start(undefined, byHand),
-  plugin: await start({
-    store: new DynamoDBStore({ client, tableName }),
-    ttlMs: TTL_MS,
-    credential: () => 'acct_1',
-    metrics: false,
-  }),
+await serve({
+  bare: () => start(),
+  hand: () => start(undefined, byHand),
+  plugin: () =>
+    start({
+      store: new DynamoDBStore({ client, tableName }),
+      ttlMs: TTL_MS,
+      credential: () => 'acct_1',
+      metrics: false,
+    }),
 })

@@ -40,10 +40,10 @@ function byHand(app: FastifyInstance): void {
 // A short TTL keeps the run's records from piling up; it is longer than any phase, so every replay finds its record.
 const measured = () => ({ store: new MemoryStore(), ttlMs: 30_000, credential: () => 'acct_1' })
 
-serve({
-  bare: await start(),
-  hand: await start(undefined, byHand),
-  plugin: await start({ ...measured(), metrics: false }),
-  defaults: await start({ store: new MemoryStore(), ttlMs: 30_000 }),
-  uncovered: await start({ ...measured(), metrics: false, global: false }),
+await serve({
+  bare: () => start(),
+  hand: () => start(undefined, byHand),
+  plugin: () => start({ ...measured(), metrics: false }),
+  defaults: () => start({ store: new MemoryStore(), ttlMs: 30_000 }),
+  uncovered: () => start({ ...measured(), metrics: false, global: false }),
 })
