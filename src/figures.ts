@@ -1,4 +1,4 @@
-/** What a store tells of itself, as prom-client metrics: gauges are read at a scrape, the others are told of. */
+/** prom-client's metrics, and what a store tells of itself: gauges are read at a scrape, the others are told of. */
 
 import type { Counter, Gauge, Histogram, Registry } from 'prom-client'
 import type { FigureListener, StoreFigure, StoreFigures } from './store.ts'

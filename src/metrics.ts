@@ -2,9 +2,10 @@
 
 import type { Counter, Registry } from 'prom-client'
 import { InvalidOptionError } from './errors.ts'
-import { type IdempotencyEvent, type Listener, reasonOf } from './events.ts'
+import { type ClaimOutcome, type IdempotencyEvent, type Listener, reasonOf } from './events.ts'
 import { exposeFigures, instruments, type PromClient } from './figures.ts'
 import type { MetricsRegistry } from './options.ts'
+import { plainInstruments } from './plain-metrics.ts'
 import type { IdempotencyStore } from './store.ts'
 
 // Milliseconds. Memory and a near Redis answer below 1; alerts sit at 5 (Redis) and 25 (DynamoDB).
@@ -42,6 +43,10 @@ function listenerOn(client: PromClient, registry: Registry, idempotencyStore: Id
   metrics.storeInfo.set({ store, idempotency_store: idempotencyStore.constructor.name }, 1)
   beginAtZero(metrics, store)
   if (idempotencyStore.figures !== undefined) exposeFigures(client, registry, store, idempotencyStore.figures)
+  const claims = claimSeries(metrics, store)
+  const pending = metrics.pending.labels({ store })
+  const completion = metrics.completion.labels({ store })
+  const responseBytes = metrics.responseBytes.labels({ store })
   const countOf = (counter: Counter) => counter.inc({ store })
 
   return (event: IdempotencyEvent) => {
@@ -49,17 +54,18 @@ function listenerOn(client: PromClient, registry: Registry, idempotencyStore: Id
       case 'claim': {
         // A record without a body is a record found: the fixed outcomes have no word of their own for it.
         const outcome = event.outcome === 'not_replayable' ? 'replayed' : event.outcome
-        metrics.claims.inc({ store, outcome })
-        metrics.registration.observe({ store, outcome }, event.durationMs)
-        if (outcome === 'claimed' || outcome === 'taken_over') metrics.pending.inc({ store })
+        const { count, duration } = claims[outcome]
+        count.inc()
+        duration.observe(event.durationMs)
+        if (outcome === 'claimed' || outcome === 'taken_over') pending.inc()
         return
       }
       case 'completion':
-        metrics.pending.dec({ store })
-        metrics.completion.observe({ store }, event.durationMs)
+        pending.dec()
+        completion.observe(event.durationMs)
         if (event.isLate && event.isOwner) countOf(metrics.lateCompletions)
         if (event.outcome !== 'complete' || !event.isOwner) return
-        if (event.isReplayable) metrics.responseBytes.observe({ store }, event.bytes)
+        if (event.isReplayable) responseBytes.observe(event.bytes)
         else countOf(metrics.notReplayable)
         return
       case 'lease-expired':
@@ -69,7 +75,7 @@ function listenerOn(client: PromClient, registry: Registry, idempotencyStore: Id
       case 'store-error':
         return metrics.storeErrors.inc({ store, operation: event.operation, reason: reasonOf(event.error) })
       case 'record-lost':
-        metrics.pending.dec({ store })
+        pending.dec()
         return metrics.storeErrors.inc({ store, operation: 'complete', reason: 'given_up' })
       case 'unprotected':
         return countOf(metrics.unprotected)
@@ -77,35 +83,42 @@ function listenerOn(client: PromClient, registry: Registry, idempotencyStore: Id
   }
 }
 
+type Metrics = ReturnType<typeof metricsOn>
+
 const CLAIM_OUTCOMES = ['claimed', 'taken_over', 'replayed', 'in_progress', 'mismatch', 'uncertain', 'error'] as const
 
-// To Prometheus a counter that appears at 1 has not grown: a first takeover would go unseen.
-function beginAtZero(metrics: ReturnType<typeof metricsOn>, store: string): void {
-  for (const outcome of CLAIM_OUTCOMES) metrics.claims.inc({ store, outcome }, 0)
-  const { leaseExpired, leaseLost, lateCompletions, unprotected, notReplayable, pending } = metrics
-  for (const metric of [leaseExpired, leaseLost, lateCompletions, unprotected, notReplayable, pending]) {
-    metric.inc({ store }, 0)
-  }
+function claimSeries({ claims, registration }: Metrics, store: string) {
+  const seriesOf = (outcome: ClaimOutcome) => ({
+    count: claims.labels({ store, outcome }),
+    duration: registration.labels({ store, outcome }),
+  })
+  const entries = CLAIM_OUTCOMES.map((outcome) => [outcome, seriesOf(outcome)])
+  return Object.fromEntries(entries) as Record<(typeof CLAIM_OUTCOMES)[number], ReturnType<typeof seriesOf>>
+}
+
+// To Prometheus a counter that appears at 1 has not grown: a first takeover would go unseen. Plain ones appear at 0.
+function beginAtZero(metrics: Metrics, store: string): void {
+  const { leaseExpired, leaseLost, lateCompletions, unprotected, notReplayable } = metrics
+  for (const metric of [leaseExpired, leaseLost, lateCompletions, unprotected, notReplayable]) metric.inc({ store }, 0)
 }
 
 function metricsOn(client: PromClient, registry: Registry) {
-  const { counter, gauge, histogram } = instruments(client, registry)
+  const { counter, gauge } = instruments(client, registry)
+  const plain = plainInstruments(registry)
   return {
-    registration: histogram(
+    registration: plain.histogram(
       'idempotency_registration_duration_ms',
       'Time to claim a key or find its record. High: look at the store first.',
       DURATION_BUCKETS,
-      'outcome',
     ),
-    completion: histogram(
+    completion: plain.histogram(
       'idempotency_completion_duration_ms',
       'Time to write the record before the response leaves. High: every first request is that much slower.',
       DURATION_BUCKETS,
     ),
-    claims: counter(
+    claims: plain.counter(
       'idempotency_claims_total',
       'Requests with a key, by what became of them. A sudden share of mismatch is a client that reuses keys.',
-      'outcome',
     ),
     leaseExpired: counter(
       'idempotency_lease_expired_total',
@@ -133,8 +146,8 @@ function metricsOn(client: PromClient, registry: Registry) {
       'idempotency_not_replayable_total',
       'Responses recorded without their body. Raise maxResponseBytes, or stop hijacking the reply.',
     ),
-    pending: gauge('idempotency_pending', 'Claims of this process whose handler still runs.'),
-    responseBytes: histogram('idempotency_response_bytes', 'Size of recorded bodies.', BYTES_BUCKETS),
+    pending: plain.gauge('idempotency_pending', 'Claims of this process whose handler still runs.'),
+    responseBytes: plain.histogram('idempotency_response_bytes', 'Size of recorded bodies.', BYTES_BUCKETS),
     storeInfo: gauge('idempotency_store_info', 'Always 1; says which store is in use.', 'idempotency_store'),
   }
 }
