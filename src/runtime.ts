@@ -1,5 +1,6 @@
 /** What all covered routes of one plugin instance share: the store, and everything that outlives a request. */
 
+import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Delayed, DelayQueue } from './delay-queue.ts'
@@ -40,7 +41,7 @@ export class Runtime {
   constructor(store: IdempotencyStore, events: Events) {
     this.store = store
     this.events = events
-    this.waiters = new Waiters((scopedKey) => this.within(WAITERS_READ_MS, () => store.read(scopedKey)))
+    this.waiters = new Waiters((scopedKey) => this.within(WAITERS_READ_MS, store.read(scopedKey), performance.now()))
   }
 
   /** The renewals of all running claims with this lease: each falls due at a third of it. */
@@ -49,11 +50,10 @@ export class Runtime {
   }
 
   /**
-   * A store call that is waited for no longer than `timeoutMs`.
-   * @param now on the `performance.now()` clock
+   * Waits for a store call that was sent at `sentAt` (on the `performance.now()` clock), no longer than `timeoutMs`.
    * @throws StoreTimeoutError when it is not over by then: it may still happen
    */
-  within<Result>(timeoutMs: number, perform: () => Promise<Result>, now: number = performance.now()): Promise<Result> {
+  within<Result>(timeoutMs: number, call: Promise<Result>, sentAt: number): Promise<Result> {
     const deadlines = queueOf(this.#deadlines, timeoutMs, newDeadlines)
     return new Promise((resolve, reject) => {
       const deadline = new Deadline(reject)
@@ -65,8 +65,8 @@ export class Runtime {
         deadlines.remove(deadline)
         reject(error)
       }
-      deadlines.add(deadline, now)
-      started(perform).then(succeed, fail)
+      deadlines.add(deadline, sentAt)
+      call.then(succeed, fail)
     })
   }
 

@@ -1,11 +1,12 @@
 /** Step 3: claim the key, and decide what this request may do. */
 
-import { randomUUID } from 'node:crypto'
+import { performance } from 'node:perf_hooks'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { IdempotencyError } from '../errors.ts'
 import type { ClaimOutcome } from '../events.ts'
 import type { StoredResponse } from '../response.ts'
 import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord } from '../store.ts'
+import { claimToken } from './claim-token.ts'
 import type { RequestIdempotency } from './context.ts'
 import { fingerprintOf, fingerprintOfChoice } from './fingerprint.ts'
 import { giveBack, giveBackUnknown } from './give-back.ts'
@@ -87,7 +88,7 @@ class ClaimAttempt {
     this.#asked = {
       scopedKey,
       fingerprint,
-      token: randomUUID(),
+      token: claimToken(),
       leaseMs,
       ttlMs,
       takeOverExpired: onLeaseExpired === 'rerun',
@@ -96,11 +97,8 @@ class ClaimAttempt {
 
   send(): Promise<ClaimResult> {
     const { runtime, options } = this.#route
-    const perform = () => {
-      this.#answer = runtime.store.claim(this.#asked)
-      return this.#answer
-    }
-    return runtime.within(options.storeTimeoutMs, perform, this.#sentAt)
+    this.#answer = runtime.store.claim(this.#asked)
+    return runtime.within(options.storeTimeoutMs, this.#answer, this.#sentAt)
   }
 
   /** The store did not answer: refuse, or run without protection where the route says so. */

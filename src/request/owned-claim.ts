@@ -1,5 +1,6 @@
 /** The claim in its owner's hands: its lease is kept, and one write ends it. */
 
+import { performance } from 'node:perf_hooks'
 import createError from '@fastify/error'
 import type { FastifyRequest } from 'fastify'
 import type { Delayed } from '../delay-queue.ts'
@@ -56,9 +57,8 @@ export class OwnedClaim implements Delayed {
     // A handler that never answers must not hold its key for ever: after the TTL the lease is left to run out.
     if (sentAt - this.#claimedAt > options.ttlMs) return
     try {
-      const isOwner = await runtime.within(options.storeTimeoutMs, () =>
-        runtime.store.renew(this.#claim, options.leaseMs),
-      )
+      const renewal = runtime.store.renew(this.#claim, options.leaseMs)
+      const isOwner = await runtime.within(options.storeTimeoutMs, renewal, sentAt)
       if (!isOwner) return this.#lose()
       this.#leaseUntil = sentAt + options.leaseMs
     } catch (error) {
@@ -94,7 +94,7 @@ export class OwnedClaim implements Delayed {
   async #write(ending: Ending, startedAt: number): Promise<void> {
     const { runtime, options } = this.#route
     try {
-      const isOwner = await runtime.within(options.storeTimeoutMs, () => this.#send(ending))
+      const isOwner = await runtime.within(options.storeTimeoutMs, this.#send(ending), performance.now())
       this.#written(ending, isOwner, startedAt)
     } catch (error) {
       this.#failed(ending.outcome, error)
