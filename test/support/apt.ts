@@ -23,6 +23,9 @@ const LOCK_FILE = join(tmpdir(), 'fastify-idempotency-apt.lock')
 /**
  * `$1` is the package, the rest are its programs. Installs without starting a service of the package. Run under
  * `flock`, which lets go when it dies; a policy left aside by a run that was killed is put back by the next.
+ *
+ * A package that the release does not have is taken from its backports, at the mirror that the machine has the release
+ * from, without adding them to the machine's sources.
  */
 const INSTALL_SCRIPT = `
 set -e
@@ -31,21 +34,39 @@ shift
 command -v "$@" >/dev/null && [ "$(command -v "$@" | wc -l)" -eq $# ] && exit 0
 policy=/usr/sbin/policy-rc.d
 aside=$policy.before-fastify-idempotency
-restore() { rm -f "$policy"; if [ -e "$aside" ]; then mv "$aside" "$policy"; fi; }
+folder=$(mktemp -d)
+restore() { rm -f "$policy"; rm -rf "$folder"; if [ -e "$aside" ]; then mv "$aside" "$policy"; fi; }
 trap restore EXIT
 trap 'exit 1' INT TERM HUP
 if [ -e "$policy" ] && [ ! -e "$aside" ]; then mv "$policy" "$aside"; fi
 printf '#!/bin/sh\\nexit 101\\n' >"$policy"
 chmod 755 "$policy"
 export DEBIAN_FRONTEND=noninteractive
-# The lock on the package lists is not one that apt can be told to wait for.
-tries=0
-until apt-get update -qq; do
-  tries=$((tries + 1))
-  [ "$tries" -lt 20 ] || exit 1
-  sleep 2
-done
-apt-get -o DPkg::Lock::Timeout=240 install -qq -y --no-install-recommends "$package"
+sources=/etc/apt/sources.list
+apt() { apt-get -qq -o Dir::Etc::SourceList="$sources" -o DPkg::Lock::Timeout=240 "$@"; }
+update() {
+  # The lock on the package lists is not one that apt can be told to wait for.
+  tries=0
+  until apt update; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 20 ] || exit 1
+    sleep 2
+  done
+}
+backports() {
+  . /etc/os-release
+  keys=/usr/share/keyrings/$ID-archive-keyring.gpg
+  apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI) $(COMPONENT)' 'Created-By: Packages' |
+    awk -v id="$ID" -v release="$VERSION_CODENAME" -v keys="$keys" \\
+      'tolower($1) == id && $2 == release { print "deb [signed-by=" keys "] " $3, release "-backports", $4 }'
+}
+update
+if ! apt --simulate install "$package" >/dev/null 2>&1; then
+  { cat "$sources" || true; backports; } >"$folder/sources.list" 2>/dev/null
+  sources=$folder/sources.list
+  update
+fi
+apt install -y --no-install-recommends "$package"
 `
 
 /**

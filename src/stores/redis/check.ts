@@ -10,9 +10,13 @@ export function parseInfo(text: string): Info {
   return Object.fromEntries(pairs.map(([, name, value]) => [name, value]))
 }
 
-/** `SET … NX GET` came with Redis 7.0; Valkey, forked from 7.2, calls itself that version here. */
+/** `SET … NX GET` came with Redis 7.0. */
 export async function hasNativeClaim(client: RedisClient): Promise<boolean> {
-  const { redis_version: version = '0' } = parseInfo(await client.info('server'))
+  return isRedis7(parseInfo(await client.info('server')))
+}
+
+// Valkey, forked from 7.2, calls itself redis_version 7.2.4, whatever its own version is.
+function isRedis7({ redis_version: version = '0' }: Info): boolean {
   return Number.parseInt(version, 10) >= 7
 }
 
@@ -48,7 +52,13 @@ async function checkReplication(client: RedisClient, info: Info, waitReplicas: n
       'Redis has replicas but waitReplicas is 0: a failover forgets claims that were acknowledged; set waitReplicas to 1',
     )
   }
-  if (hasReplicas && (await minReplicasToWrite(client)) === 0) {
+  if (hasReplicas && waitReplicas === 0 && !isRedis7(info)) {
+    warnings.push(
+      'Redis before 7 does not apply min-replicas-to-write to scripts, and a script claims there: an old master that ' +
+        'was cut off still takes claims; set waitReplicas to 1 or use Redis 7',
+    )
+  }
+  if (hasReplicas && isRedis7(info) && (await minReplicasToWrite(client)) === 0) {
     warnings.push(
       'Redis has min-replicas-to-write 0: an old master that was cut off still takes claims; ' +
         'set min-replicas-to-write 1 and min-replicas-max-lag 1',
