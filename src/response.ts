@@ -74,6 +74,24 @@ export function bodyBytes(body: StoredResponse['body']): number {
   return typeof body === 'string' ? Buffer.byteLength(body) : body.length
 }
 
+/**
+ * A text response as one string, for stores that keep text: `<status> <headers as JSON>\n<body>`. Drivers write it
+ * without a copy, where bytes take four Buffers first.
+ * @returns undefined when the body is not text, or not one that every store gives back as it was
+ */
+export function encodeText({ statusCode, headers, body, replayable }: StoredResponse): string | undefined {
+  if (typeof body !== 'string' || !replayable || !body.isWellFormed()) return undefined
+  return `${statusCode} ${JSON.stringify(headers)}\n${body}`
+}
+
+/** The response in a string that {@link encodeText} made. */
+export function decodeText(text: string): StoredResponse {
+  const end = text.indexOf('\n')
+  const space = text.indexOf(' ')
+  const headers = JSON.parse(text.slice(space + 1, end)) as StoredHeaders
+  return { statusCode: Number(text.slice(0, space)), headers, body: text.slice(end + 1), replayable: true }
+}
+
 const VERSION = 1
 const PREFIX_BYTES = 8
 const KINDS = ['omitted', 'empty', 'text', 'binary'] as const

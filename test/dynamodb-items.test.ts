@@ -38,11 +38,7 @@ describe('an item', () => {
     await store.renew(claim, 30_000)
     await store.complete(claim, responseOf('paid'), 5_000)
     const { response, ...rest } = (await bed.item(asked.scopedKey)) ?? {}
-    assert.ok(
-      Buffer.from(response?.B ?? [])
-        .toString('latin1')
-        .endsWith('paid'),
-    )
+    assert.deepEqual(response, { S: '200 {}\npaid' })
     assert.deepEqual(rest, {
       pk: { S: asked.scopedKey },
       state: { S: 'completed' },
@@ -54,6 +50,14 @@ describe('an item', () => {
       created_at: { N: '1700000000123' },
       version: { N: '3' },
     })
+  })
+
+  it('keeps text that is no Unicode as the bytes that were sent', async () => {
+    const asked = request(scopedKey())
+    const store = bed.store({ now })
+    await store.complete(await claimed(store, asked), responseOf('half a pair: \ud83d'), 5_000)
+    assert.ok((await bed.item(asked.scopedKey))?.['response']?.B)
+    assert.equal((await store.read(asked.scopedKey))?.response?.body, 'half a pair: \ufffd')
   })
 
   it('that was released blocks nobody, whatever their clock says, and is left to TTL without the token', async () => {

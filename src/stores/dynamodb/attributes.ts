@@ -29,7 +29,7 @@ export interface DynamoDBAttributes {
   readonly version: string
   /** String: the credential as it stands in the scoped key; only with `credentialIndex`. */
   readonly credentialId: string
-  /** Binary: the recorded response. */
+  /** String or binary: the recorded response, text as text and anything else, or what is compressed, as bytes. */
   readonly response: string
   /** String: `deflate` when the response is compressed (zlib, RFC 1950); otherwise absent. */
   readonly responseEncoding: string

@@ -13,6 +13,7 @@ import { codeOf, isConditionFailed, isPassing, toldOf } from './errors.ts'
 import type { PreparedWrite } from './expressions.ts'
 import type { Meter } from './figures.ts'
 import type { Item } from './item.ts'
+import type { SharedSignals } from './signals.ts'
 import { itemBytes, writeUnits } from './size.ts'
 
 /** The part of the SDK's `DynamoDBClient` that is used, to read and write items. */
@@ -31,6 +32,7 @@ export interface CallSettings {
   readonly client: DynamoDBItemClient
   readonly tableName: string
   readonly timeoutMs: number
+  readonly signals: SharedSignals
   readonly meter: Meter
 }
 
@@ -49,12 +51,15 @@ export class Calls {
   readonly #settings: CallSettings
   readonly #subject: Subject
   readonly #deadline: number
+  readonly #abortSignal: AbortSignal
   #hasWarned = false
 
   constructor(settings: CallSettings, subject: Subject) {
     this.#settings = settings
     this.#subject = subject
-    this.#deadline = performance.now() + settings.timeoutMs
+    const now = performance.now()
+    this.#deadline = now + settings.timeoutMs
+    this.#abortSignal = settings.signals.at(now)
   }
 
   /**
@@ -74,8 +79,7 @@ export class Calls {
       ...expressions,
       ExpressionAttributeValues: { ...words, ...values },
       ReturnConsumedCapacity: 'TOTAL',
-      ReturnValues: ifNot === 'NONE' ? 'NONE' : 'ALL_OLD',
-      ReturnValuesOnConditionCheckFailure: ifNot,
+      ...(ifNot !== 'NONE' && { ReturnValues: 'ALL_OLD', ReturnValuesOnConditionCheckFailure: ifNot }),
     })
     try {
       const output = await this.#send((options) => this.#settings.client.send(command, options))
@@ -130,27 +134,20 @@ export class Calls {
     }
   }
 
+  // Not by the signal alone: it comes later, and a client that pauses between attempts of its own may look at it late.
   async #timed<Output>(perform: (options: { abortSignal: AbortSignal }) => Promise<Output>): Promise<Output> {
+    const { timeoutMs, meter } = this.#settings
     const startedAt = performance.now()
-    try {
-      return await this.#bounded(perform)
-    } finally {
-      this.#settings.meter.called(this.#subject.operation, performance.now() - startedAt)
-    }
-  }
-
-  // Not by the signal alone: a client that pauses between attempts of its own may look at it late.
-  #bounded<Output>(perform: (options: { abortSignal: AbortSignal }) => Promise<Output>): Promise<Output> {
-    return new Promise((resolve, reject) => {
-      const controller = new AbortController()
-      const timer = setTimeout(() => {
-        reject(new StoreTimeoutError(this.#settings.timeoutMs))
-        controller.abort()
-      }, this.#deadline - performance.now())
-      perform({ abortSignal: controller.signal })
-        .finally(() => clearTimeout(timer))
-        .then(resolve, reject)
+    let timer: NodeJS.Timeout | undefined
+    const expired = new Promise<never>((_, reject) => {
+      timer = setTimeout(() => reject(new StoreTimeoutError(timeoutMs)), this.#deadline - startedAt)
     })
+    try {
+      return await Promise.race([perform({ abortSignal: this.#abortSignal }), expired])
+    } finally {
+      clearTimeout(timer)
+      meter.called(this.#subject.operation, performance.now() - startedAt)
+    }
   }
 
   /** Full jitter: callers that were throttled together do not come back together. */

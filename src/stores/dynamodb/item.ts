@@ -4,7 +4,7 @@ import { hash } from 'node:crypto'
 import { promisify } from 'node:util'
 import { inflate } from 'node:zlib'
 import type { AttributeValue } from '@aws-sdk/client-dynamodb'
-import { decodeResponse, type StoredResponse } from '../../response.ts'
+import { decodeResponse, decodeText, type StoredResponse } from '../../response.ts'
 import type { IdempotencyRecord, RecordState } from '../../store.ts'
 import type { DynamoDBAttributes } from './attributes.ts'
 
@@ -85,7 +85,9 @@ export class ItemReader {
 
   /** The recorded response of a completed item. */
   async response(item: Item): Promise<StoredResponse> {
-    const bytes = asBuffer(item[this.#attributes.response]?.B)
+    const { S: text, B } = item[this.#attributes.response] ?? {}
+    if (text !== undefined) return decodeText(text)
+    const bytes = asBuffer(B)
     const encoding = item[this.#attributes.responseEncoding]?.S
     if (encoding === undefined) return decodeResponse(bytes)
     if (encoding !== 'deflate') throw new Error(`a response in DynamoDB has the unknown encoding ${show(encoding)}`)

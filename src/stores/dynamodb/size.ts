@@ -3,8 +3,9 @@
 import { promisify } from 'node:util'
 import { deflate } from 'node:zlib'
 import type { AttributeValue } from '@aws-sdk/client-dynamodb'
-import { encodeResponse, type StoredResponse } from '../../response.ts'
+import { encodeResponse, encodeText, type StoredResponse } from '../../response.ts'
 import type { Claim } from '../../store.ts'
+import type { DynamoDBAttributes } from './attributes.ts'
 import { credentialOf, type Item, partitionKey } from './item.ts'
 import type { ResolvedOptions } from './options.ts'
 import { numberOf } from './values.ts'
@@ -33,41 +34,62 @@ export function writeUnits(bytes: number): number {
 
 /** A response ready for its item. */
 export interface Packed {
-  readonly bytes: Buffer
+  readonly value: AttributeValue
   readonly isDeflated: boolean
   /** Of the whole item. */
   readonly itemBytes: number
 }
 
-/**
- * Encodes a response, compressed where that saves write units.
- * Of what is not known here of the item (`version`, instants) the most is taken.
- */
-export async function packed(claim: Claim, response: StoredResponse, options: ResolvedOptions): Promise<Packed> {
-  const bytes = encodeResponse(response)
-  const base = itemWithout(claim, options)
-  const plain = { bytes, isDeflated: false, itemBytes: itemBytes(base) + bytes.length }
-  if (!options.compress || writeUnits(plain.itemBytes) === 1) return plain
-  const small = await promisify(deflate)(bytes)
-  const marked = { ...base, [options.attributes.responseEncoding]: { S: 'deflate' } }
-  const deflated = { bytes: small, isDeflated: true, itemBytes: itemBytes(marked) + small.length }
-  return writeUnits(deflated.itemBytes) < writeUnits(plain.itemBytes) ? deflated : plain
+/** Puts responses into the form that their items take. */
+export class Packer {
+  readonly #compress: boolean
+  readonly #credentialIndex: boolean
+  /** Of a completed item, besides what its claim and its response take. */
+  readonly #fixedBytes: number
+  readonly #markBytes: number
+
+  constructor({ attributes, compress, credentialIndex }: ResolvedOptions) {
+    this.#compress = compress
+    this.#credentialIndex = credentialIndex
+    this.#fixedBytes = itemBytes(emptyItem(attributes, credentialIndex))
+    this.#markBytes = itemBytes({ [attributes.responseEncoding]: { S: 'deflate' } })
+  }
+
+  /** As text where it is text, otherwise as bytes; compressed where that saves write units. */
+  async pack(claim: Claim, response: StoredResponse): Promise<Packed> {
+    const text = encodeText(response)
+    const value = text === undefined ? { B: encodeResponse(response) } : { S: text }
+    const base = this.#fixedBytes + this.#claimBytes(claim)
+    const plain = { value, isDeflated: false, itemBytes: base + valueBytes(value) }
+    if (!this.#compress || writeUnits(plain.itemBytes) === 1) return plain
+    const small = await promisify(deflate)(encodeResponse(response))
+    const deflated = { value: { B: small }, isDeflated: true, itemBytes: base + this.#markBytes + small.length }
+    return writeUnits(deflated.itemBytes) < writeUnits(plain.itemBytes) ? deflated : plain
+  }
+
+  #claimBytes({ scopedKey, fingerprint, token }: Claim): number {
+    const credential = this.#credentialIndex ? credentialOf(scopedKey) : ''
+    return [partitionKey(scopedKey), fingerprint, token, credential].reduce(
+      (sum, text) => sum + Buffer.byteLength(text),
+      0,
+    )
+  }
 }
 
-/** A completed item, its response empty. */
-function itemWithout({ scopedKey, fingerprint, token, fence }: Claim, options: ResolvedOptions): Item {
-  const { attributes, credentialIndex } = options
+/** A completed item without what differs from claim to claim; of numbers, which are not known here, the most is taken. */
+function emptyItem(attributes: DynamoDBAttributes, credentialIndex: boolean): Item {
+  const nothing = { S: '' }
   return {
-    [attributes.pk]: { S: partitionKey(scopedKey) },
+    [attributes.pk]: nothing,
     [attributes.state]: { S: 'completed' },
-    [attributes.fingerprint]: { S: fingerprint },
-    [attributes.claimToken]: { S: token },
-    [attributes.fence]: numberOf(fence),
+    [attributes.fingerprint]: nothing,
+    [attributes.claimToken]: nothing,
+    [attributes.fence]: LONGEST_NUMBER,
     [attributes.expiresAt]: LONGEST_NUMBER,
     [attributes.expiresAtMs]: LONGEST_NUMBER,
     [attributes.createdAt]: LONGEST_NUMBER,
     [attributes.version]: LONGEST_NUMBER,
-    [attributes.response]: { B: new Uint8Array() },
-    ...(credentialIndex && { [attributes.credentialId]: { S: credentialOf(scopedKey) } }),
+    [attributes.response]: nothing,
+    ...(credentialIndex && { [attributes.credentialId]: nothing }),
   }
 }

@@ -32,7 +32,8 @@ import { type Item, ItemReader, partitionKey } from './item.ts'
 import { type KeyPage, listByCredential, type PageRequest } from './list.ts'
 import { type DynamoDBStoreClient, type DynamoDBStoreOptions, type ResolvedOptions, resolveOptions } from './options.ts'
 import { homeRegion } from './regions.ts'
-import { MAX_ITEM_BYTES, packed } from './size.ts'
+import { SharedSignals } from './signals.ts'
+import { MAX_ITEM_BYTES, Packer } from './size.ts'
 import { checkTable } from './table.ts'
 import { claimValues, expiryAt, instant, numberOf, ownerValues } from './values.ts'
 
@@ -56,6 +57,7 @@ export class DynamoDBStore implements IdempotencyStore {
   readonly #meter = new Meter()
   readonly #callSettings: CallSettings
   readonly #reader: ItemReader
+  readonly #packer: Packer
   readonly #writes: Readonly<
     Record<'claim' | 'complete' | 'deflated' | 'fail' | 'renew' | 'keep' | 'release', PreparedWrite>
   >
@@ -65,7 +67,9 @@ export class DynamoDBStore implements IdempotencyStore {
     this.#options = resolveOptions(options)
     const { attributes, credentialIndex } = this.#options
     this.#reader = new ItemReader(attributes)
-    this.#callSettings = { ...this.#options, meter: this.#meter }
+    this.#packer = new Packer(this.#options)
+    const signals = new SharedSignals(this.#options.timeoutMs)
+    this.#callSettings = { ...this.#options, signals, meter: this.#meter }
     this.#writes = {
       claim: prepared(credentialIndex ? CLAIM_WITH_CREDENTIAL : CLAIM, attributes),
       complete: prepared(COMPLETE, attributes),
@@ -126,10 +130,10 @@ export class DynamoDBStore implements IdempotencyStore {
   async complete(claim: Claim, response: StoredResponse, ttlMs: number): Promise<boolean> {
     assertDuration('ttlMs', ttlMs)
     const now = this.#options.now()
-    const { bytes, isDeflated, itemBytes: size } = await packed(claim, response, this.#options)
+    const { value, isDeflated, itemBytes: size } = await this.#packer.pack(claim, response)
     if (size > MAX_ITEM_BYTES) throw tooLarge(size)
     const write = isDeflated ? this.#writes.deflated : this.#writes.complete
-    const values = { ...ownerValues(claim, now), ...expiryAt(now + ttlMs), ':response': { B: bytes } }
+    const values = { ...ownerValues(claim, now), ...expiryAt(now + ttlMs), ':response': value }
     try {
       const { isDone } = await this.#calls('complete', claim.scopedKey).write(write, values)
       if (isDone) this.#weigh(claim, size)

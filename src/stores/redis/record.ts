@@ -12,7 +12,14 @@
 
 import { promisify } from 'node:util'
 import { deflateRaw, inflateRaw } from 'node:zlib'
-import { bodyBytes, decodeResponse, encodeResponse, type StoredResponse } from '../../response.ts'
+import {
+  bodyBytes,
+  decodeResponse,
+  decodeText,
+  encodeResponse,
+  encodeText,
+  type StoredResponse,
+} from '../../response.ts'
 import type { Claim, ClaimRequest, IdempotencyRecord, RecordState } from '../../store.ts'
 
 const deflate = promisify(deflateRaw)
@@ -66,12 +73,10 @@ export const COMPLETED = 'tcz'
  * @param deflateFrom size in bytes from which the response is deflated, where that makes it smaller
  */
 export function completedValue(claim: Claim, response: StoredResponse, deflateFrom: number): string | Promise<Buffer> {
-  const { statusCode, headers, body, replayable } = response
-  if (typeof body !== 'string' || !replayable || bodyBytes(body) >= deflateFrom) {
-    return completedBytes(claim, response, deflateFrom)
-  }
+  const text = bodyBytes(response.body) < deflateFrom ? encodeText(response) : undefined
+  if (text === undefined) return completedBytes(claim, response, deflateFrom)
   const { token, fingerprint, fence } = claim
-  return `${line('t', token, fence, 0, 0, fingerprint)}${statusCode} ${JSON.stringify(headers)}\n${body}`
+  return line('t', token, fence, 0, 0, fingerprint) + text
 }
 
 async function completedBytes(claim: Claim, response: StoredResponse, deflateFrom: number): Promise<Buffer> {
@@ -148,18 +153,10 @@ export async function readRecord(
 function readResponse(bytes: Buffer, { encoding }: Head): StoredResponse | Promise<StoredResponse> {
   switch (encoding) {
     case 'text':
-      return readText(bytes)
+      return decodeText(bytes.toString())
     case 'bytes':
       return decodeResponse(bytes)
     case 'deflated':
       return inflate(bytes).then(decodeResponse)
   }
-}
-
-function readText(bytes: Buffer): StoredResponse {
-  const end = bytes.indexOf(LINE_FEED)
-  const head = bytes.toString('utf8', 0, end)
-  const space = head.indexOf(' ')
-  const headers = JSON.parse(head.slice(space + 1)) as StoredResponse['headers']
-  return { statusCode: Number(head.slice(0, space)), headers, body: bytes.toString('utf8', end + 1), replayable: true }
 }
