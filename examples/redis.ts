@@ -25,9 +25,8 @@ const redis = new Redis({
   failoverDetector: true, // leave the old master as soon as the Sentinels have a new one
   enableOfflineQueue: false, // a call without a connection fails at once, and is not made later
   maxRetriesPerRequest: 0, // a call whose connection broke is not made again behind its caller's back
-  commandTimeout: 5_000, // a server that has fallen silent does not hold up what is called after it
+  socketTimeout: 5_000, // a server that has fallen silent is left, with all that waits for it
   connectTimeout: 2_000,
-  enableAutoPipelining: true, // the calls of one turn of the event loop share a write
   retryStrategy: (attempt) => Math.min(attempt * 50, 500),
 })
 redis.on('error', (error) => app.log.warn(error))

@@ -27,9 +27,8 @@ export type Written =
   | { readonly isDone: true; readonly before: Item | undefined }
   | { readonly isDone: false; readonly found: Item | undefined }
 
-/** How long a call may take, in ms, and what it is sent to. */
+/** What the calls of a store have in common; times in ms. */
 export interface CallSettings {
-  readonly client: DynamoDBItemClient
   readonly tableName: string
   readonly timeoutMs: number
   readonly signals: SharedSignals
@@ -49,13 +48,15 @@ const LONGEST_PAUSE_MS = 320
 /** The calls of one operation, which share its budget. */
 export class Calls {
   readonly #settings: CallSettings
+  readonly #client: DynamoDBItemClient
   readonly #subject: Subject
   readonly #deadline: number
   readonly #abortSignal: AbortSignal
   #hasWarned = false
 
-  constructor(settings: CallSettings, subject: Subject) {
+  constructor(settings: CallSettings, client: DynamoDBItemClient, subject: Subject) {
     this.#settings = settings
+    this.#client = client
     this.#subject = subject
     const now = performance.now()
     this.#deadline = now + settings.timeoutMs
@@ -68,21 +69,20 @@ export class Calls {
    * @throws DynamoDBError when DynamoDB refuses
    */
   async write(
-    write: PreparedWrite,
+    { input, words }: PreparedWrite,
     values: Item,
     ifNot: ReturnValuesOnConditionCheckFailure = 'NONE',
   ): Promise<Written> {
-    const { words, ...expressions } = write
     const command = new UpdateItemCommand({
       TableName: this.#settings.tableName,
       Key: this.#subject.key,
-      ...expressions,
+      ...input,
       ExpressionAttributeValues: { ...words, ...values },
       ReturnConsumedCapacity: 'TOTAL',
       ...(ifNot !== 'NONE' && { ReturnValues: 'ALL_OLD', ReturnValuesOnConditionCheckFailure: ifNot }),
     })
     try {
-      const output = await this.#send((options) => this.#settings.client.send(command, options))
+      const output = await this.#send((options) => this.#client.send(command, options))
       return { isDone: true, before: output.Attributes }
     } catch (error) {
       if (!isConditionFailed(error)) throw toldOf(error)
@@ -92,15 +92,14 @@ export class Calls {
 
   /** One consistent read. Throws as {@link write} does. */
   async read(): Promise<Item | undefined> {
-    const { tableName, client } = this.#settings
     const command = new GetItemCommand({
-      TableName: tableName,
+      TableName: this.#settings.tableName,
       Key: this.#subject.key,
       ConsistentRead: true,
       ReturnConsumedCapacity: 'TOTAL',
     })
     try {
-      const { Item: item } = await this.#send((options) => client.send(command, options))
+      const { Item: item } = await this.#send((options) => this.#client.send(command, options))
       return item
     } catch (error) {
       throw toldOf(error)

@@ -119,9 +119,11 @@ const WORDS = {
 
 /** A write made ready for a table: what does not change from call to call. */
 export interface PreparedWrite {
-  readonly ConditionExpression: string
-  readonly UpdateExpression: string
-  readonly ExpressionAttributeNames: Record<string, string>
+  readonly input: {
+    readonly ConditionExpression: string
+    readonly UpdateExpression: string
+    readonly ExpressionAttributeNames: Record<string, string>
+  }
   readonly words: Readonly<Record<string, { S: string } | { N: string }>>
 }
 
@@ -131,11 +133,13 @@ export function prepared({ condition, update }: Write, attributes: DynamoDBAttri
   const names = [...new Set(text.match(/#\w+/g))]
   const used = new Set(text.match(/:\w+/g))
   return {
-    ConditionExpression: condition,
-    UpdateExpression: update,
-    ExpressionAttributeNames: Object.fromEntries(
-      names.map((name) => [name, attributes[name.slice(1) as keyof DynamoDBAttributes]]),
-    ),
+    input: {
+      ConditionExpression: condition,
+      UpdateExpression: update,
+      ExpressionAttributeNames: Object.fromEntries(
+        names.map((name) => [name, attributes[name.slice(1) as keyof DynamoDBAttributes]]),
+      ),
+    },
     words: Object.fromEntries(Object.entries(WORDS).filter(([word]) => used.has(word))),
   }
 }

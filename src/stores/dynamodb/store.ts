@@ -65,11 +65,10 @@ export class DynamoDBStore implements IdempotencyStore {
   /** @throws InvalidOptionError naming a wrong, missing or unknown option */
   constructor(options: DynamoDBStoreOptions) {
     this.#options = resolveOptions(options)
-    const { attributes, credentialIndex } = this.#options
+    const { attributes, credentialIndex, tableName, timeoutMs } = this.#options
     this.#reader = new ItemReader(attributes)
     this.#packer = new Packer(this.#options)
-    const signals = new SharedSignals(this.#options.timeoutMs)
-    this.#callSettings = { ...this.#options, signals, meter: this.#meter }
+    this.#callSettings = { tableName, timeoutMs, signals: new SharedSignals(timeoutMs), meter: this.#meter }
     this.#writes = {
       claim: prepared(credentialIndex ? CLAIM_WITH_CREDENTIAL : CLAIM, attributes),
       complete: prepared(COMPLETE, attributes),
@@ -244,7 +243,7 @@ export class DynamoDBStore implements IdempotencyStore {
   #calls(operation: string, scopedKey: string): Calls {
     const key = { [this.#options.attributes.pk]: { S: partitionKey(scopedKey) } }
     const client = this.#clientOf(this.regionOf(scopedKey))
-    return new Calls({ ...this.#callSettings, client }, { operation, scopedKey, key })
+    return new Calls(this.#callSettings, client, { operation, scopedKey, key })
   }
 }
 

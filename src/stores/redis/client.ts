@@ -2,9 +2,10 @@
 
 import type { ConnectionOptions } from 'node:tls'
 import { Cluster, Redis } from 'ioredis'
+import type { StreamOwner } from './one-write.ts'
 
 /** A connected ioredis `Redis` (single or through Sentinel) or `Cluster`, of version 5 or 6. */
-export interface RedisClient {
+export interface RedisClient extends StreamOwner {
   readonly status: string
   readonly options: object
   readonly isCluster: boolean
@@ -54,8 +55,10 @@ export type RedisAddress = { readonly connection?: RedisConnection } & (
 )
 
 // A command that waits in a queue, or is sent again when its caller has long been answered, is a ghost write. Without
-// a queue and without retries a call either reached Redis on this connection or did not (RELIABILITY, rule 4).
-const NO_RETRIES = { maxRetriesPerRequest: 0, connectTimeout: 2_000, commandTimeout: 5_000 } as const
+// a queue and without retries a call either reached Redis on this connection or did not (RELIABILITY, rule 4). A silent
+// connection is given up, with all that waits on it: one timer for each connection, where `commandTimeout` sets one for
+// each command.
+const NO_RETRIES = { maxRetriesPerRequest: 0, connectTimeout: 2_000, socketTimeout: 5_000 } as const
 const NO_GHOSTS = { ...NO_RETRIES, enableOfflineQueue: false } as const
 
 // A Cluster client otherwise sends a command again that lost its connection, 100 ms later and up to 16 times: its reply
@@ -73,7 +76,7 @@ export interface OwnClient {
 
 const REVIVE_AFTER_MS = 100
 
-/** A client for an address, with auto-pipelining, without an offline queue and without retries. */
+/** A client for an address, without an offline queue and without retries. */
 export function connect(address: RedisAddress): OwnClient {
   const client = build(address)
   let isWanted = true
@@ -94,8 +97,7 @@ export function connect(address: RedisAddress): OwnClient {
 function build(address: RedisAddress): RedisClient {
   const { sentinelTls, ...connection } = (address.connection ?? {}) as RedisConnection & { tls?: ConnectionOptions }
   if ('url' in address) {
-    const settings = { ...connection, ...NO_GHOSTS, enableAutoPipelining: true, retryStrategy: RECONNECT }
-    return asClient(new Redis(address.url, settings))
+    return asClient(new Redis(address.url, { ...connection, ...NO_GHOSTS, retryStrategy: RECONNECT }))
   }
   if ('sentinels' in address) {
     const { sentinels, name } = address
@@ -108,7 +110,6 @@ function build(address: RedisAddress): RedisClient {
         name,
         enableTLSForSentinelMode: connection.tls !== undefined,
         failoverDetector: true,
-        enableAutoPipelining: true,
         retryStrategy: RECONNECT,
         sentinelRetryStrategy: RECONNECT,
       }),
