@@ -13,7 +13,6 @@
 
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
-import { performance } from 'node:perf_hooks'
 
 const CONNECTIONS = 32
 const ASK_EVERY_MS = 0.1

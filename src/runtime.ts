@@ -1,6 +1,5 @@
 /** What all covered routes of one plugin instance share: the store, and everything that outlives a request. */
 
-import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import { type Delayed, DelayQueue } from './delay-queue.ts'

@@ -1,13 +1,14 @@
-/** What a quorum of redis-servers makes of members that forgot, or never heard, and of fences that differ. */
+/** What a quorum of redis-servers makes of members that forgot, or never heard. */
 
 import assert from 'node:assert/strict'
-import { describe, it, type TestContext } from 'node:test'
-import type { Claim, ClaimRequest, ClaimResult } from '../src/store.ts'
+import { describe, it } from 'node:test'
+import type { ClaimResult } from '../src/store.ts'
 import {
   assertReplayed,
   claimIn,
   cutOff,
   fulfilled,
+  intercepted,
   MEMBER_TIMEOUT_MS,
   Members,
   newRequest,
@@ -19,12 +20,9 @@ import {
   TTL_MS,
   timed,
 } from './support/redis/quorum.ts'
-import { gate, intercepted, until } from './support/stores.ts'
+import { gate, until } from './support/stores.ts'
 
-describe('records of a quorum of redis-servers', () => {
-  describe('that members have lost', () => forgottenRecords(new Members(3)))
-  describe('with different fences', () => fences(new Members(3)))
-})
+describe('records that members of a quorum have lost', () => forgottenRecords(new Members(3)))
 
 function forgottenRecords(members: Members): void {
   for (const index of [0, 1, 2]) {
@@ -103,6 +101,21 @@ function forgottenRecords(members: Members): void {
     await until('member 2 to have the completion', isCompleted)
   })
 
+  it('a completion that found no majority finds one when it is sent again, once a rival has given a member back', async (t) => {
+    const request = newRequest()
+    const rival = await members.member(t, 2)
+    const passing = claimIn(await rival.claim(rivalOf(request)))
+    const store = await members.client(t, straight, SHORT_TIMEOUT_MS)
+    const claim = claimIn(await store.claim(request))
+    await members.at(1).kill()
+    await assert.rejects(store.complete(claim, PAID, TTL_MS), /no majority/)
+    await rival.release(passing)
+    const isTaken = async () => (await rival.read(request.scopedKey))?.token === claim.token
+    await until('the owner to have member 2', isTaken)
+    assert.equal(await store.complete(claim, PAID, TTL_MS), true)
+    assertReplayed(recordIn(await store.claim(rivalOf(request))))
+  })
+
   it('a completed record on one member of the majority that answers is enough to refuse, and to replay', async (t) => {
     const request = newRequest()
     const owner = await members.client(t, cutOff(2))
@@ -162,112 +175,5 @@ function forgottenRecords(members: Members): void {
     const { ms, result } = await timed(store.claim({ ...rivalOf(request), fingerprint: 'another' }))
     assert.equal(recordIn(fulfilled(result)).fingerprint, 'f')
     assert.ok(ms < MEMBER_TIMEOUT_MS / 2, `${ms} ms`)
-  })
-}
-
-function fences(members: Members): void {
-  /** A failed record with this fence, on these members. */
-  const plant = async (t: TestContext, request: ClaimRequest, indexes: readonly number[], fence: number) => {
-    for (const index of indexes) {
-      const member = await members.member(t, index)
-      const claim = claimIn(await member.claim(rivalOf(request)))
-      await member.fail({ ...claim, fence }, TTL_MS)
-    }
-  }
-
-  it('a claim has the fence of the majority, whatever a member that lost its data gives', async (t) => {
-    const request = newRequest()
-    await plant(t, request, [0, 1], 5)
-    assert.equal(claimIn(await (await members.client(t)).claim(request)).fence, 6)
-  })
-
-  it('where only one of the members that are left knows the fence, the others are raised to it', async (t) => {
-    const request = newRequest()
-    await plant(t, request, [0, 1], 5)
-    const store = await members.client(t)
-    await members.at(1).kill()
-    const claim = claimIn(await store.claim(request))
-    assert.equal(claim.fence, 6)
-    assert.equal((await (await members.member(t, 2)).read(request.scopedKey))?.fence, 6)
-    assert.equal(await store.complete(claim, PAID, TTL_MS), true)
-  })
-
-  it('rivals who come and go while a member is raised do not lower its fence', async (t) => {
-    const request = newRequest()
-    await plant(t, request, [0, 1], 5)
-    let claims = 0
-    const store = await members.client(t, (member, index) =>
-      intercepted(member, async (operation, perform) => {
-        // The second claim at member 2 is that of the stepping stone: somebody runs and fails ahead of it.
-        if (index === 2 && operation === 'claim' && ++claims === 2) {
-          await member.fail(claimIn(await member.claim(rivalOf(request))), TTL_MS)
-        }
-        return perform()
-      }),
-    )
-    await members.at(1).kill()
-    assert.equal(claimIn(await store.claim(request)).fence, 7)
-    assert.ok(claims >= 3, `member 2 was asked ${claims} times`)
-  })
-
-  it('a claim that is about to fail keeps its fence to itself, though only one member knows of it', async (t) => {
-    const request = newRequest()
-    await plant(t, request, [0], 4)
-    await plant(t, request, [1], 5)
-    // Its failure has reached member 1 and not yet member 0; member 2 has lost its data.
-    assert.equal(claimIn(await (await members.member(t, 0)).claim(rivalOf(request))).fence, 5)
-    assert.equal(claimIn(await (await members.client(t, straight, SHORT_TIMEOUT_MS)).claim(request)).fence, 6)
-  })
-
-  it('rivals who come and go at one member hold nobody up, and do not change the fence', async (t) => {
-    const request = newRequest()
-    await plant(t, request, [2], 8)
-    let passing: Claim | undefined
-    const store = await members.client(t, (member, index) =>
-      intercepted(member, async (operation, perform) => {
-        if (index !== 0 || operation !== 'claim') return perform()
-        if (passing !== undefined) await member.release(passing)
-        passing = claimIn(await member.claim(rivalOf(request)))
-        return perform()
-      }),
-    )
-    const { ms, result } = await timed(store.claim(request))
-    assert.equal(claimIn(fulfilled(result)).fence, 1)
-    assert.ok(ms < MEMBER_TIMEOUT_MS / 2, `${ms} ms`)
-  })
-
-  it('a minority that is given back keeps its fence', async (t) => {
-    const request = newRequest()
-    await plant(t, request, [0], 5)
-    claimIn(await (await members.client(t, cutOff(0))).claim(request))
-    recordIn(await (await members.client(t)).claim(rivalOf(request)))
-    const member = await members.member(t, 0)
-    const isGivenBack = async () => (await member.read(request.scopedKey))?.state === 'failed'
-    await until('member 0 to be given back', isGivenBack)
-    assert.equal((await member.read(request.scopedKey))?.fence, 5)
-  })
-
-  it('a minority that took the claim without telling keeps its fence', async (t) => {
-    const request = newRequest()
-    await plant(t, request, [0], 5)
-    claimIn(await (await members.client(t, cutOff(0))).claim(request))
-    const store = await members.client(t, (member, index) =>
-      intercepted(member, async (operation, perform) => {
-        const result = await perform()
-        if (index === 0 && operation === 'claim') throw new Error('the connection is gone')
-        return result
-      }),
-    )
-    recordIn(await store.claim(rivalOf(request)))
-    const member = await members.member(t, 0)
-    const isGivenBack = async () => (await member.read(request.scopedKey))?.state !== 'pending'
-    await until('member 0 to be given back', isGivenBack)
-    assert.equal((await member.read(request.scopedKey))?.fence, 5)
-  })
-
-  it('a key that a majority has released begins anew, whatever a minority remembers', async (t) => {
-    const request = newRequest()
-    await plant(t, request, [2], 8)
-    assert.equal(claimIn(await (await members.client(t)).claim(request)).fence, 1)
   })
 }

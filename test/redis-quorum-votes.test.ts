@@ -9,6 +9,8 @@ import {
   claimIn,
   cutOff,
   expectSteps,
+  intercepted,
+  MEMBER_TIMEOUT_MS,
   Members,
   newRequest,
   PAID,
@@ -20,7 +22,7 @@ import {
   timed,
 } from './support/redis/quorum.ts'
 import type { RedisServer } from './support/redis/servers.ts'
-import { gate, intercepted, until } from './support/stores.ts'
+import { gate, until } from './support/stores.ts'
 
 describe('votes at a quorum of redis-servers', () => votes(new Members(3)))
 
@@ -77,14 +79,23 @@ function votes(members: Members): void {
     await until('the owner to have member 1', async () => (await rival.read(request.scopedKey))?.token === claim.token)
   })
 
-  it('the owner takes also the member that a rival held on to until he gave up', async (t) => {
+  it('the owner takes also the member that rivals held on to, one after the other, until they gave up', async (t) => {
     const request = newRequest()
     const rival = await members.member(t, 1)
     const passing = claimIn(await rival.claim(rivalOf(request)))
     const claim = claimIn(await (await members.client(t, straight, SHORT_TIMEOUT_MS)).claim(request))
-    await sleep(SHORT_TIMEOUT_MS / 2)
+    await sleep(3 * SHORT_TIMEOUT_MS)
     await rival.release(passing)
     await until('the owner to have member 1', async () => (await rival.read(request.scopedKey))?.token === claim.token)
+  })
+
+  it('close does not wait for the member that a rival has', async (t) => {
+    const request = newRequest()
+    claimIn(await (await members.member(t, 1)).claim(rivalOf(request)))
+    const store = await members.client(t)
+    claimIn(await store.claim(request))
+    const { ms } = await timed(store.close())
+    assert.ok(ms < MEMBER_TIMEOUT_MS / 2, `${ms} ms`)
   })
 
   it('the end of a claim waits for a member that a rival is giving back, so that nothing of it stays behind', async (t) => {
@@ -112,7 +123,7 @@ function votes(members: Members): void {
     let isStarted = false
     const between: Between = (member, index) =>
       intercepted(member, async (operation, perform) => {
-        if (index === 1 && operation === 'release' && !isStarted) {
+        if (index === 1 && operation === 'giveBack' && !isStarted) {
           isStarted = true
           await releasing.opened
         }

@@ -13,6 +13,7 @@ import {
   type Between,
   claimIn,
   expectSteps,
+  intercepted,
   MEMBER_TIMEOUT_MS,
   Members,
   newRequest,
@@ -26,7 +27,7 @@ import {
   timed,
 } from './support/redis/quorum.ts'
 import type { RedisServer } from './support/redis/servers.ts'
-import { gate, intercepted } from './support/stores.ts'
+import { gate } from './support/stores.ts'
 
 type Loss = (server: RedisServer) => Promise<void>
 const LOSSES: Readonly<Record<string, Loss>> = {

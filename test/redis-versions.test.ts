@@ -13,6 +13,7 @@ import { type RedisServer, startRedis } from './support/redis/servers.ts'
 import { request } from './support/requests.ts'
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url))
+const SCRIPT_NAME = /\bfidem(\w+\d)\b/
 const PAID = { statusCode: 201, headers: {}, body: 'paid', replayable: true }
 
 /** The store as a later version of the package would have it: records and scripts of version 2. */
@@ -35,14 +36,11 @@ async function laterVersion(): Promise<typeof RedisStore> {
   edit(join(folder, 'src/stores/redis/scripts.ts'), [
     ["'^1|", "'^2|"],
     ["'1|p|'", "'2|p|'"],
+    ["'1|f|", "'2|f|"],
     ["version ~= '1'", "version ~= '2'"],
-    ['Claim1', 'Claim2'],
-    ['Write1', 'Write2'],
-    ['Renew1', 'Renew2'],
-    ['Release1', 'Release2'],
-    ['Read1', 'Read2'],
+    [SCRIPT_NAME, 'fidem$1Later'],
   ])
-  edit(join(folder, 'src/stores/redis/store.ts'), [[/'fidem(\w+)1'/g, "'fidem$12'"]])
+  edit(join(folder, 'src/stores/redis/store.ts'), [[SCRIPT_NAME, 'fidem$1Later']])
   const url = pathToFileURL(join(folder, 'src/stores/redis/index.ts')).href
   return (await import(url)).RedisStore
 }
@@ -107,6 +105,7 @@ describe('two versions of the package on one Redis', () => {
           other?.fail(claim, 60_000),
           other?.renew(claim, 30_000),
           other?.release(claim),
+          other?.giveBack(claim, 60_000),
         ]) {
           assert.equal(await done, false)
         }

@@ -1,6 +1,5 @@
 /** Claim tokens: 128 random bits each, as 22 characters of base64url. */
 
-import { Buffer } from 'node:buffer'
 import { randomFillSync } from 'node:crypto'
 
 const TOKEN_BYTES = 16

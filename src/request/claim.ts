@@ -1,6 +1,5 @@
 /** Step 3: claim the key, and decide what this request may do. */
 
-import { performance } from 'node:perf_hooks'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { IdempotencyError } from '../errors.ts'
 import type { ClaimOutcome } from '../events.ts'

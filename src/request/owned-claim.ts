@@ -1,6 +1,5 @@
 /** The claim in its owner's hands: its lease is kept, and one write ends it. */
 
-import { performance } from 'node:perf_hooks'
 import createError from '@fastify/error'
 import type { FastifyRequest } from 'fastify'
 import type { Delayed } from '../delay-queue.ts'

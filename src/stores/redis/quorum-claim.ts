@@ -3,7 +3,7 @@
 import { randomInt } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../store.ts'
-import { agreedRecord, completedRecord, majorityOf, newestRecord, noMajority, poll, reachedBy } from './majority.ts'
+import { agreedRecord, completedRecord, majorityOf, newestRecord, noMajority, poll } from './majority.ts'
 import { type Claimed, isHeld, LONGEST_PAUSE_MS, Vote } from './vote.ts'
 
 /** A lease with less left than this share of it is too short to start a handler under, as in the core. */
@@ -69,26 +69,32 @@ export class QuorumClaim {
     await Promise.allSettled(this.#votes.map((vote) => this.#take(vote)))
   }
 
-  // A rival who does not find a majority, because a member has failed, keeps what he has for all of `timeoutMs`. If that
-  // were left to him, the claim would not survive the loss of one member's data: so it is asked for longer than that.
+  // A rival who does not find a majority, because a member has failed, keeps what he has for all of `timeoutMs`, and the
+  // next one may come at once. Left to them, the claim would not survive the loss of one member's data: so it is asked for
+  // as long as the claim may run.
   async #take(vote: Vote): Promise<void> {
     try {
       while (!this.#isEnding && vote.claimed === undefined) {
         const isSoon = !this.#isLateBy(0.25)
         if (vote.isHeld && isSoon) this.#contended.add(vote)
         else this.#contended.delete(vote)
-        await vote.ask(true)
-        if (!vote.isHeld || this.#isLateBy(2)) return
-        await sleep(isSoon ? 1 : LONGEST_PAUSE_MS)
+        await vote.ask(0)
+        if (!vote.isHeld || isSpent(this.#request.leaseMs, this.#startedAt)) return
+        await sleep(Math.max(1, this.#elapsedMs / 16))
       }
     } finally {
       this.#contended.delete(vote)
     }
   }
 
-  /** Before the end of the claim is written: what a rival is about to give back is waited for, silence is not. */
-  async end(): Promise<void> {
+  /** Before the claim is written to: what a rival is about to give back is waited for, silence is not. */
+  async settled(): Promise<void> {
     while (this.#contended.size > 0) await sleep(1)
+  }
+
+  /** Before the claim is given up: nothing is taken any more. */
+  async end(): Promise<void> {
+    await this.settled()
     this.#isEnding = true
     for (const vote of this.#votes) vote.end()
   }
@@ -111,17 +117,21 @@ export class QuorumClaim {
 
   /** How long a member is waited for now: all calls together take little longer than `timeoutMs`. */
   get #patienceMs(): number {
-    return Math.max(this.#timeoutMs - (performance.now() - this.#startedAt), this.#timeoutMs / 4)
+    return Math.max(this.#timeoutMs - this.#elapsedMs, this.#timeoutMs / 4)
+  }
+
+  get #elapsedMs(): number {
+    return performance.now() - this.#startedAt
   }
 
   #isLateBy(share: number): boolean {
-    return performance.now() - this.#startedAt >= this.#timeoutMs * share
+    return this.#elapsedMs >= this.#timeoutMs * share
   }
 
   async #vote(): Promise<ClaimResult | undefined> {
     const patience = { timeoutMs: this.#patienceMs, enough: this.#majority }
-    const haveMajority = this.#haveMajority
-    const calls = this.#votes.map((vote) => vote.ask(haveMajority))
+    const fence = this.#fence
+    const calls = this.#votes.map((vote) => vote.ask(fence))
     const result = await poll(calls, patience, () => this.#certain())
     if (result === 'unknown' || this.#heard.length < this.#majority) return undefined
     if (result !== undefined) return result
@@ -129,11 +139,20 @@ export class QuorumClaim {
     return record && { outcome: 'exists', record }
   }
 
+  /**
+   * A completed record stands for a run that happened: it is the answer, unless a majority has overtaken it. Where its
+   * fence is not below theirs, they have lost what they knew of it.
+   */
+  get #completed(): IdempotencyRecord | undefined {
+    const record = completedRecord(this.#records)
+    if (record === undefined) return undefined
+    const overtaking = this.#ours.filter(({ fence }) => fence > record.fence)
+    return overtaking.length < this.#majority ? record : undefined
+  }
+
   /** When no majority agrees, the record that forbids to run all the same. */
   get #bestRecord(): IdempotencyRecord | undefined {
-    // A completed record stands for a run that happened: unless a majority has overtaken it, it is the answer.
-    const completed = completedRecord(this.#records)
-    if (completed !== undefined) return completed
+    if (this.#completed !== undefined) return this.#completed
     // Nobody is there whose stepping back would change anything.
     const isStill = this.#ours.length === 0 && !this.#votes.some(({ isHeld }) => isHeld)
     return isStill ? newestRecord(this.#records) : undefined
@@ -150,44 +169,32 @@ export class QuorumClaim {
 
   #claimed(): ClaimResult | undefined {
     const fence = this.#fence
-    const granted = this.#ours.filter((vote) => vote.fence >= fence)
+    const granted = this.#ours.filter((vote) => vote.fence === fence)
     if (granted.length < this.#majority) return undefined
-    // With the same fence or a higher one it was not overtaken by this claim: members have lost what they knew of it.
-    if ((completedRecord(this.#records)?.fence ?? 0) >= fence) return undefined
+    if (this.#completed !== undefined) return undefined
     const { scopedKey, fingerprint, token } = this.#request
-    return { outcome: 'claimed', claim: { scopedKey, fingerprint, token, fence }, takenOver: takenOver(granted) }
+    return { outcome: 'claimed', claim: { scopedKey, fingerprint, token, fence }, takenOver: takenOver(this.#ours) }
   }
 
-  /** The fence that a majority reaches, were each silent member to know of the highest. */
+  /** The highest that a member has given us, to which the others are raised when they are asked again. */
   get #fence(): number {
-    return reachedBy(
-      this.#majority,
-      this.#votes.map(({ fence }) => fence),
-    )
+    return Math.max(...this.#votes.map(({ fence }) => fence))
   }
 
   /**
-   * Nobody has a majority, or ours disagree about the fence. One of the rivals stays, and asks again soon; the others
-   * step back.
+   * Nobody has a majority at one fence. One of the rivals stays, and asks again soon; the others step back.
    * @returns the record of the rival who has won in the meantime
    */
   async #settle(round: number): Promise<ClaimResult | undefined> {
     const pauseMs = Math.min(2 ** round, LONGEST_PAUSE_MS)
     if (!this.#haveMajority && !this.#isFirst) return this.#stepBack(pauseMs)
-    const isOpen = !this.#isLateBy(0.5) && this.#votes.some((vote) => vote.isOpen)
-    if (this.#haveMajority && !isOpen) await this.#bounded(this.#raiseFences())
-    else await sleep(1)
+    await sleep(1)
     return undefined
   }
 
   /** Is the first member that anybody holds ours? All rivals who hear the same members agree on who stays. */
   get #isFirst(): boolean {
     return this.#votes.find(({ claimed, isHeld }) => claimed !== undefined || isHeld)?.claimed !== undefined
-  }
-
-  #raiseFences(): Promise<unknown> {
-    const fence = this.#fence
-    return Promise.allSettled(this.#ours.filter((vote) => vote.fence < fence).map((vote) => vote.raise(fence)))
   }
 
   // Reads until it is worth asking again: a claim would take members from the rival who stays, if only for a moment.

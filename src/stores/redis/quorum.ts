@@ -8,7 +8,7 @@
  *
  * | the members say | the claim is |
  * |---|---|
- * | a majority: claimed, at one fence or above | claimed, once no completed record is known at that fence or above |
+ * | a majority: claimed, at one fence | claimed, once no completed record is known at that fence or above |
  * | a majority: a record of one and the same token | exists; completed as soon as one of these copies is |
  * | no majority, somewhere a completed record | exists: refused and replayed, whatever the others have lost |
  * | no majority, some ours, some of rivals | split: see below |
@@ -18,15 +18,17 @@
  *
  * Split votes. The rival who holds the first member in the order of `stores` stays and asks again; the others give
  * theirs back, look on until it is worth asking again, and after `memberTimeoutMs` of this the claim is rejected. Whoever
- * has won goes on, in the background, to take the members that rivals had for a moment, for twice `memberTimeoutMs`, which
- * outlasts a rival who waits for a member that has failed. Before it ends the claim it waits until they have given them
- * back, for a quarter of `memberTimeoutMs` at most: so each end is on all members.
+ * has won goes on, in the background, to take the members that rivals have for a moment: only on more than a bare majority
+ * does the claim survive the loss of a member's data. Before it ends the claim it waits until they have given them back,
+ * for a quarter of `memberTimeoutMs` at most: so each end is on all members.
  *
- * Fences. The fence of a claim is the highest that a majority reaches, a silent member being taken to know of the
- * highest that anybody has told of. When too few of our votes reach it, because a member lost what it knew, they are
- * raised first. So every later majority finds a member with this fence, and takes over with a higher one. A minority
- * that was taken over is given back as a failed record with the fence it had, for the same reason; what a member took
- * without our hearing of it is looked up first.
+ * Fences. The fence of a claim is the highest that one of its members gives; the others are raised to it before it counts,
+ * by a renewal. So every later majority finds a member with this fence, and takes over with a higher one.
+ *
+ * A member takes no write from a claim whose fence is below the record's, whatever the token: a copy of an old claim that
+ * comes late can take a key over once more, unknown to its owner, whom others have overtaken meanwhile. Only giving back a
+ * claim under which nothing has run lowers a fence: to the one that the member had before, and only while it has this
+ * very claim, by token and fence. What a member took without our hearing of it is looked up first.
  *
  * Read repair: none. A record does not tell how long it lives on, and a copy that outlives the others would be replayed
  * after its TTL. Instead the completion itself is brought to members that did not have the claim, as long as its TTL is
@@ -54,8 +56,8 @@ import { spread } from './spread.ts'
 export interface QuorumRedisStoreOptions {
   /**
    * One `RedisStore` for each Redis, three or five of them, each on a machine of its own. All processes name the same
-   * ones in the same order. Any other `IdempotencyStore` will do that keeps the laws, and keeps the fence of the claim
-   * that it is given with `complete` and `fail`.
+   * ones in the same order. Any other `IdempotencyStore` will do that keeps the laws, gives a record the fence of the
+   * claim that it is written with, and refuses to write over a higher one.
    */
   readonly stores: readonly IdempotencyStore[]
   /**
@@ -140,7 +142,8 @@ export class QuorumRedisStore implements IdempotencyStore {
   async complete(claim: Claim, response: StoredResponse, ttlMs: number): Promise<boolean> {
     assertDuration('ttlMs', ttlMs)
     const startedAt = performance.now()
-    await this.#taking.get(claim.token)?.end()
+    // Others are still being taken: should no majority answer, the completion may find one when it is sent again.
+    await this.#taking.get(claim.token)?.settled()
     const calls = this.#members.map((member) => started(() => member.complete(claim, response, ttlMs)))
     const isOwner = await this.#decide('complete', calls)
     if (!isOwner) return false
@@ -197,6 +200,7 @@ export class QuorumRedisStore implements IdempotencyStore {
 
   /** Waits for what is still being given back, no longer than `memberTimeoutMs`, and closes all members. */
   async close(): Promise<void> {
+    for (const attempt of this.#taking.values()) this.#inBackground(attempt.end())
     await poll([Promise.all(this.#background)], { timeoutMs: this.#timeoutMs }, () => undefined)
     await Promise.allSettled(this.#members.map((member) => started(async () => member.close?.())))
   }

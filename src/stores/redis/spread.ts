@@ -29,7 +29,11 @@ export async function spread(
   for (;;) {
     const leaseMs = Math.min(remainingMs(), 1_000)
     const result = await member.claim({ ...claim, leaseMs, ttlMs: remainingMs(), takeOverExpired: true })
-    if (result.outcome === 'claimed') return void (await member.complete(claim, response, remainingMs()))
+    if (result.outcome === 'claimed') {
+      // What the member knows of may be higher, without a majority's ever having had it.
+      const fence = Math.max(claim.fence, result.claim.fence)
+      return void (await member.complete({ ...claim, fence }, response, remainingMs()))
+    }
     if (!isHeld(result.record) || isLate()) return
     await sleep(LONGEST_PAUSE_MS)
   }

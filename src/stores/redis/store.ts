@@ -13,6 +13,7 @@ import type {
 import { checkServer, hasNativeClaim } from './check.ts'
 import { connect, type OwnClient, type RedisAddress, type RedisClient, whenReady } from './client.ts'
 import { redisFigures } from './figures.ts'
+import { OneWrite } from './one-write.ts'
 import { checkStoreOptions } from './options.ts'
 import {
   COMPLETED,
@@ -76,6 +77,7 @@ export class RedisStore implements IdempotencyStore {
   readonly name = 'redis'
   readonly figures: StoreFigures
   readonly #client: RedisClient
+  readonly #oneWrite: OneWrite
   readonly #ownClient: OwnClient | undefined
   readonly #keyPrefix: string
   readonly #deflateFrom: number
@@ -91,6 +93,7 @@ export class RedisStore implements IdempotencyStore {
     const given = checkStoreOptions(options)
     this.#ownClient = 'client' in given ? undefined : connect(given)
     this.#client = 'client' in given ? given.client : (this.#ownClient as OwnClient).client
+    this.#oneWrite = new OneWrite(this.#client)
     this.figures = redisFigures(this.#client)
     this.#keyPrefix = given.keyPrefix ?? ''
     this.#deflateFrom = given.deflateFrom ?? Number.POSITIVE_INFINITY
@@ -130,6 +133,7 @@ export class RedisStore implements IdempotencyStore {
   async #claimNatively(request: ClaimRequest): Promise<ClaimResult> {
     const { scopedKey } = request
     const options = ['PX', retentionOf(request), 'NX', 'GET'] as never[]
+    this.#oneWrite.begin()
     const found = await this.#client.setBuffer(this.#key(scopedKey), pendingValue(request, 1), ...options)
     if (found === null) return claimed(request, 1, 'no')
     const head = readHead(found)
@@ -155,7 +159,7 @@ export class RedisStore implements IdempotencyStore {
   async complete(claim: Claim, response: StoredResponse, ttlMs: number): Promise<boolean> {
     assertDuration('ttlMs', ttlMs)
     const value = await completedValue(claim, response, this.#deflateFrom)
-    const isOwner = await this.#isDone('fidemWrite1', claim, value, ttlMs, COMPLETED)
+    const isOwner = await this.#isDone('fidemWrite2', claim, value, ttlMs, COMPLETED)
     const { scopedKey, token } = claim
     if (isOwner) await this.#replicaWait?.confirm({ key: this.#key(scopedKey), token, states: COMPLETED })
     return isOwner
@@ -163,16 +167,27 @@ export class RedisStore implements IdempotencyStore {
 
   async fail(claim: Claim, ttlMs: number): Promise<boolean> {
     assertDuration('ttlMs', ttlMs)
-    return this.#isDone('fidemWrite1', claim, failedValue(claim), ttlMs, 'f')
+    return this.#isDone('fidemWrite2', claim, failedValue(claim), ttlMs, 'f')
   }
 
   async renew(claim: Claim, leaseMs: number): Promise<boolean> {
     assertDuration('leaseMs', leaseMs)
-    return this.#isDone('fidemRenew1', claim, leaseMs)
+    return this.#isDone('fidemRenew2', claim, leaseMs)
   }
 
   async release(claim: Claim): Promise<boolean> {
-    return this.#isDone('fidemRelease1', claim)
+    return this.#isDone('fidemRelease2', claim)
+  }
+
+  /**
+   * Undoes a claim under which nothing has run, for a quorum: a fresh key is free again, one that was taken over has
+   * failed at the fence that it had before.
+   * @param ttlMs how long the failed record is kept
+   * @returns false when this very claim, by token and fence, is no longer pending
+   */
+  async giveBack(claim: Claim, ttlMs: number): Promise<boolean> {
+    assertDuration('ttlMs', ttlMs)
+    return this.#isDone('fidemGiveBack1', claim, ttlMs)
   }
 
   async read(scopedKey: string): Promise<IdempotencyRecord | undefined> {
@@ -203,15 +218,16 @@ export class RedisStore implements IdempotencyStore {
   #run(script: ScriptName, scopedKey: string, ...args: (string | number | Buffer)[]): Promise<unknown> {
     const command = `${script}Buffer` as const
     const client = this.#client as unknown as Record<typeof command, (...args: unknown[]) => Promise<unknown>>
+    this.#oneWrite.begin()
     return client[command](this.#key(scopedKey), ...args)
   }
 
   async #isDone(
     script: ScriptName,
-    { scopedKey, token }: Claim,
+    { scopedKey, token, fence }: Claim,
     ...args: (string | number | Buffer)[]
   ): Promise<boolean> {
-    return (await this.#run(script, scopedKey, fieldOf(token), ...args)) === 1
+    return (await this.#run(script, scopedKey, fieldOf(token), fence, ...args)) === 1
   }
 }
 

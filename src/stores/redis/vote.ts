@@ -1,6 +1,5 @@
 /** What one of N independent members says in one claim, and how it gets back what it gave. */
 
-import { randomUUID } from 'node:crypto'
 import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../store.ts'
 
 /** Between two looks at a member that a rival has, in ms. */
@@ -9,20 +8,23 @@ export const LONGEST_PAUSE_MS = 32
 /** The answer of a member that has given the claim. */
 export type Claimed = ClaimResult & { outcome: 'claimed' }
 
+/** A store that can also undo a claim: without that its fences grow by claims under which nothing has run. */
+export interface Member extends IdempotencyStore {
+  giveBack?(claim: Claim, ttlMs: number): Promise<boolean>
+}
+
 /** What one member says in one claim. */
 export class Vote {
   answer: ClaimResult | undefined
   /** Why there is no answer, when the member has failed; the claim may have been made all the same. */
   error: unknown
-  readonly #member: IdempotencyStore
+  readonly #member: Member
   readonly #request: ClaimRequest
-  /** Came the rival who holds it when we had a majority already? Then he never had one. */
-  #isPassing = false
   #isOver = false
   #asking: Promise<ClaimResult> | undefined
   #givenBack: Promise<unknown> | undefined
 
-  constructor(member: IdempotencyStore, request: ClaimRequest) {
+  constructor(member: Member, request: ClaimRequest) {
     this.#member = member
     this.#request = request
   }
@@ -36,19 +38,9 @@ export class Vote {
     return this.answer?.outcome === 'exists' ? this.answer.record : undefined
   }
 
-  /**
-   * The fence that this member gives: to us, or to a rival in passing. Any other record counts as if it were taken over,
-   * since it may be the claim before ours, about to end. A silent member may know of any.
-   */
+  /** The fence that this member has given us; 0: none. */
   get fence(): number {
-    if (this.record !== undefined) return this.#isPassing ? this.record.fence : this.record.fence + 1
-    return this.claimed?.claim.fence ?? Number.POSITIVE_INFINITY
-  }
-
-  /** Will it say more soon: is it silent, or held by who may be the claim before ours? */
-  get isOpen(): boolean {
-    if (this.answer === undefined) return this.error === undefined
-    return this.isHeld && !this.#isPassing
+    return this.claimed?.claim.fence ?? 0
   }
 
   /** Does somebody else hold this member? */
@@ -62,28 +54,28 @@ export class Vote {
   }
 
   /**
-   * Asks for the claim, unless the member has given it, or is still being asked.
-   * @param haveMajority do we hold a majority already?
+   * Asks for the claim, unless the member has given it at this fence or a higher one, or is still being asked.
+   * @param fence to which a claim that the member has given is raised
    */
-  ask(haveMajority: boolean): Promise<ClaimResult> {
-    if (this.claimed !== undefined) return Promise.resolve(this.claimed)
-    this.#asking ??= this.#send(haveMajority).finally(() => {
+  ask(fence: number): Promise<ClaimResult> {
+    if (this.claimed !== undefined && this.fence >= fence) return Promise.resolve(this.claimed)
+    this.#asking ??= this.#send(fence).finally(() => {
       this.#asking = undefined
     })
     return this.#asking
   }
 
-  // Only after what was given back before is known to be gone: a release by this token that is still under way could
-  // otherwise take away a vote that has been counted.
-  async #send(haveMajority: boolean): Promise<ClaimResult> {
-    const before = this.record?.token
+  // Only after what was given back before is known to be gone: if that is still under way, it could otherwise take away
+  // a vote that has been counted.
+  async #send(fence: number): Promise<ClaimResult> {
+    const given = this.claimed
     this.answer = undefined
     this.error = undefined
     try {
       if (this.#givenBack !== undefined) await this.#givenBack
       if (this.#isOver) throw new Error('the claim is over')
-      this.answer = await this.#member.claim(this.#request)
-      if (this.record?.token !== before) this.#isPassing = haveMajority && before !== undefined
+      const raised = given && (await this.#raise(given, fence))
+      this.answer = raised ?? (await this.#member.claim(this.#request))
       return this.answer
     } catch (error) {
       this.error = error
@@ -91,10 +83,13 @@ export class Vote {
     }
   }
 
-  /**
-   * Gives the member's claim back. A free key becomes free again; one that was taken over becomes a failed record with
-   * the fence it had: deleting it would let the fences start anew.
-   */
+  async #raise(given: Claimed, fence: number): Promise<Claimed | undefined> {
+    const claim = { ...given.claim, fence }
+    const isRaised = await this.#member.renew(claim, this.#request.leaseMs).catch(() => false)
+    return isRaised ? { ...given, claim } : undefined
+  }
+
+  /** Gives the member's claim back. One that was taken over keeps the fence it had, or the fences would start anew. */
   giveBack(): Promise<unknown> {
     const claim = this.claimed?.claim
     if (claim === undefined) return Promise.resolve()
@@ -104,27 +99,9 @@ export class Vote {
   }
 
   #return(claim: Claim): Promise<boolean> {
-    return claim.fence === 1 ? this.#member.release(claim) : this.#lower(claim, claim.fence - 1)
-  }
-
-  #lower(claim: Claim, fence: number): Promise<boolean> {
-    return this.#member.fail({ ...claim, fence }, this.#request.ttlMs)
-  }
-
-  /** Makes the member give this fence when it is asked again, which takes a second token: nobody takes over himself. */
-  async raise(fence: number): Promise<void> {
-    const claim = this.claimed?.claim
-    if (claim === undefined) return
-    this.answer = undefined
-    this.#givenBack = this.#raise(claim, fence)
-    await this.#givenBack
-  }
-
-  async #raise(claim: Claim, fence: number): Promise<void> {
-    await this.#lower(claim, fence - 1)
-    const stepping = await this.#member.claim({ ...this.#request, token: randomUUID() })
-    // Others come and go in between, so that it may have got more than was asked for.
-    if (stepping.outcome === 'claimed') await this.#lower(stepping.claim, Math.max(fence, stepping.claim.fence) - 1)
+    const { ttlMs } = this.#request
+    if (this.#member.giveBack !== undefined) return this.#member.giveBack(claim, ttlMs)
+    return claim.fence === 1 ? this.#member.release(claim) : this.#member.fail(claim, ttlMs)
   }
 
   /** Sends no claim any more; one that is under way stays ahead of what is sent next. */

@@ -1,14 +1,8 @@
 /** Members of a quorum in memory, and a network that loses, delays and reorders what is sent to them. */
 
 import type { StoredResponse } from '../../../src/response.ts'
-import type {
-  Claim,
-  ClaimRequest,
-  ClaimResult,
-  IdempotencyRecord,
-  IdempotencyStore,
-  RecordState,
-} from '../../../src/store.ts'
+import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, RecordState } from '../../../src/store.ts'
+import type { Member as QuorumMember } from '../../../src/stores/redis/vote.ts'
 import type { VirtualTime } from './virtual-time.ts'
 
 interface Kept {
@@ -16,14 +10,19 @@ interface Kept {
   leaseUntil: number
 }
 
+/** What a member may do wrong, to see that it shows. */
+export type Weakness = 'writes by token alone' | 'forgets what is given back' | 'releases without a fence'
+
 /** A server that can be down, and forget: one key, and what a `RedisStore` makes of it. Nothing here lives to its TTL. */
 export class Member {
   isDown = false
   #kept: Kept | undefined
   readonly #time: VirtualTime
+  readonly #weakness: Weakness | undefined
 
-  constructor(time: VirtualTime) {
+  constructor(time: VirtualTime, weakness?: Weakness) {
     this.#time = time
+    this.#weakness = weakness
   }
 
   wipe(): void {
@@ -53,13 +52,20 @@ export class Member {
   }
 
   renew(claim: Claim, leaseMs: number): boolean {
-    return this.#isOwner(claim, 'pending') && this.#keep((this.#kept as Kept).record, leaseMs)
+    return this.#isOwner(claim, 'pending') && this.#keep({ ...claim, state: 'pending', leaseRemainingMs: 0 }, leaseMs)
   }
 
   release(claim: Claim): boolean {
-    if (!this.#isOwner(claim, 'failed')) return false
+    const unknown = this.#weakness === 'releases without a fence' ? Number.POSITIVE_INFINITY : 1
+    if (!this.#isOwner({ ...claim, fence: claim.fence || unknown }, 'failed')) return false
     this.#kept = undefined
     return true
+  }
+
+  giveBack(claim: Claim): boolean {
+    if (!this.#isOwner(claim, 'pending') || this.#kept?.record.fence !== claim.fence) return false
+    if (claim.fence === 1 || this.#weakness === 'forgets what is given back') return this.release(claim)
+    return this.#keep({ ...claim, token: '', fence: claim.fence - 1, state: 'failed', leaseRemainingMs: 0 })
   }
 
   read(): IdempotencyRecord | undefined {
@@ -73,9 +79,11 @@ export class Member {
     return true
   }
 
-  #isOwner({ token }: Claim, orAlready: RecordState): boolean {
+  #isOwner({ token, fence }: Claim, orAlready: RecordState): boolean {
     const record = this.#kept?.record
-    return record?.token === token && (record.state === 'pending' || record.state === orAlready)
+    if (record?.token !== token) return false
+    if (record.fence > fence && this.#weakness !== 'writes by token alone') return false
+    return record.state === 'pending' || record.state === orAlready
   }
 }
 
@@ -93,10 +101,10 @@ export class Network {
   }
 
   /** A connection of one process to one member. */
-  connect(member: Member): IdempotencyStore {
+  connect(member: Member): QuorumMember {
     const link: Link = { arrivesAt: 0, repliesAt: 0 }
     const through =
-      (operation: 'claim' | 'complete' | 'fail' | 'renew' | 'release' | 'read') =>
+      (operation: 'claim' | 'complete' | 'fail' | 'renew' | 'release' | 'giveBack' | 'read') =>
       (...args: unknown[]): Promise<never> =>
         this.#travel(member, link, () => (member[operation] as (...args: unknown[]) => never).apply(member, args))
     return {
@@ -106,6 +114,7 @@ export class Network {
       fail: through('fail'),
       renew: through('renew'),
       release: through('release'),
+      giveBack: through('giveBack'),
       read: through('read'),
     }
   }

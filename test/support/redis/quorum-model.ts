@@ -1,8 +1,9 @@
 /** Processes that use one key at a quorum, and what must hold of what they are told. */
 
+import { giveBack, giveBackUnknown } from '../../../src/request/give-back.ts'
 import type { Claim } from '../../../src/store.ts'
 import { QuorumRedisStore } from '../../../src/stores/redis/index.ts'
-import { Member, Network } from './network-model.ts'
+import { Member, Network, type Weakness } from './network-model.ts'
 import { randomOf, VirtualTime } from './virtual-time.ts'
 
 /** Longer than a member is down, so that a claim outlives what a member has forgotten. */
@@ -27,7 +28,8 @@ interface Owner {
   /** Until when the owner may rely on it. */
   until: number
   completedAt?: number
-  isReleased: boolean
+  /** When it gave the key up to be forgotten, without having been overtaken. */
+  releasedAt?: number
 }
 
 /** What happened in one schedule. */
@@ -38,12 +40,18 @@ export interface History {
 }
 
 /** Runs one schedule; all of it follows from the seed. */
-export async function runSchedule(seed: number, trouble: Trouble, members = 3): Promise<History> {
+export async function runSchedule(
+  seed: number,
+  trouble: Trouble,
+  members = 3,
+  weakness: Weakness | undefined = undefined,
+): Promise<History> {
   const random = randomOf(seed)
   const time = new VirtualTime(random)
   time.install()
   try {
-    const world = new World(time, random, trouble, members)
+    const servers = Array.from({ length: members }, () => new Member(time, weakness))
+    const world = new World(time, random, trouble, servers)
     const clients = Array.from({ length: 3 }, (_, client) => world.client(client))
     void Promise.all(clients)
     await time.run()
@@ -65,13 +73,13 @@ class World {
   readonly #members: readonly Member[]
   readonly #leaseMs: number
 
-  constructor(time: VirtualTime, random: () => number, trouble: Trouble, members: number) {
+  constructor(time: VirtualTime, random: () => number, trouble: Trouble, members: readonly Member[]) {
     this.#time = time
     this.#random = random
     this.#network = new Network(time, random, trouble === 'network')
-    this.#members = Array.from({ length: members }, () => new Member(time))
+    this.#members = members
     this.#leaseMs = trouble === 'member' ? LONG_LEASE_MS : (LEASES_MS[this.#below(3)] as number)
-    if (trouble === 'member') void this.#crashes(this.#members[this.#below(members)] as Member)
+    if (trouble === 'member') void this.#crashes(members[this.#below(members.length)] as Member)
   }
 
   #below(limit: number): number {
@@ -111,7 +119,11 @@ class World {
       takeOverExpired: true,
     }
     const result = await quorum.claim(asked).catch(() => undefined)
-    if (result === undefined) return void counts.unknown++
+    if (result === undefined) {
+      counts.unknown++
+      await giveBackUnknown(quorum, { ...asked, fence: 0 }, TTL_MS).catch(() => false)
+      return
+    }
     if (result.outcome === 'exists') {
       if (result.record.state !== 'completed') return
       counts.replayed++
@@ -121,7 +133,7 @@ class World {
     if (result.takenOver !== 'no') counts.takenOver++
     const claimedAt = this.#time.now
     const until = askedAt + this.#leaseMs
-    const owner: Owner = { claim: result.claim, askedAt, claimedAt, until, isReleased: false }
+    const owner: Owner = { claim: result.claim, askedAt, claimedAt, until }
     this.#checkClaim(owner)
     owners.push(owner)
     await this.#handle(quorum, owner)
@@ -132,7 +144,7 @@ class World {
     while (endAt - this.#time.now > this.#leaseMs / 3) {
       await this.#time.sleep(this.#leaseMs / 3)
       const sentAt = this.#time.now
-      const isOurs = await quorum.renew(owner.claim, this.#leaseMs).catch(() => false)
+      const isOurs = await this.#write('renewed', owner, (claim) => quorum.renew(claim, this.#leaseMs))
       if (isOurs) owner.until = Math.max(owner.until, sentAt + this.#leaseMs)
     }
     await this.#time.sleep(endAt - this.#time.now)
@@ -140,21 +152,39 @@ class World {
     if (choice > 0.8) return // it crashes
     owner.until = Math.min(owner.until, this.#time.now)
     if (choice < 0.35) return this.#complete(quorum, owner)
-    if (choice < 0.65) await quorum.fail(owner.claim, TTL_MS).catch(() => false)
-    else {
-      owner.isReleased = true
-      await quorum.release(owner.claim).catch(() => false)
-    }
+    if (choice < 0.65) return void (await this.#write('failed', owner, (claim) => quorum.fail(claim, TTL_MS)))
+    if (owner.claim.fence === 1 && !this.#overtaker(owner)) owner.releasedAt = this.#time.now
+    await this.#write('given back', owner, (claim) => giveBack(quorum, claim, TTL_MS))
   }
 
   async #complete(quorum: QuorumRedisStore, owner: Owner): Promise<void> {
     const response = { statusCode: 200, headers: {}, body: owner.claim.token, replayable: true }
-    const isDone = await quorum.complete(owner.claim, response, TTL_MS).catch(() => false)
-    if (!isDone) return
+    const complete = (claim: Claim) => this.#untilKnown(() => quorum.complete(claim, response, TTL_MS))
+    if (!(await this.#write('completed', owner, complete))) return
     this.history.counts.completed++
     owner.completedAt = this.#time.now
-    const overtaker = this.history.owners.find(({ claimedAt }) => claimedAt > owner.claimedAt)
-    if (overtaker) this.#fault(`${owner.claim.token} completed after ${overtaker.claim.token} had taken over`)
+  }
+
+  /** As the plugin does with a completion whose answer is unknown. */
+  async #untilKnown(write: () => Promise<boolean>): Promise<boolean> {
+    for (let attempt = 1; attempt < 10; attempt++) {
+      const isDone = await write().catch(() => undefined)
+      if (isDone !== undefined) return isDone
+      await this.#time.sleep(100)
+    }
+    return write()
+  }
+
+  /** A write by an owner, who must not be told that it was made when he had been overtaken before. */
+  async #write(what: string, owner: Owner, write: (claim: Claim) => Promise<boolean>): Promise<boolean> {
+    const overtaker = this.#overtaker(owner)
+    const isDone = await write(owner.claim).catch(() => false)
+    if (isDone && overtaker) this.#fault(`${owner.claim.token} was ${what} after ${overtaker.claim.token} took over`)
+    return isDone
+  }
+
+  #overtaker(owner: Owner): Owner | undefined {
+    return this.history.owners.find(({ claimedAt }) => claimedAt > owner.claimedAt)
   }
 
   #checkClaim(owner: Owner): void {
@@ -164,7 +194,7 @@ class World {
       const names = `${claim.token} (fence ${claim.fence}) and ${other.claim.token} (fence ${other.claim.fence})`
       if (other.completedAt !== undefined) this.#fault(`${names}: claimed after completion`)
       if (other.until > claimedAt) this.#fault(`${names}: two owners at once`)
-      const isRemembered = this.history.owners.every(({ isReleased }) => !isReleased)
+      const isRemembered = this.history.owners.every(({ releasedAt = 0 }) => releasedAt < other.claimedAt)
       if (isRemembered && other.claimedAt <= askedAt && other.claim.fence >= claim.fence) {
         this.#fault(`${names}: the fence did not grow`)
       }

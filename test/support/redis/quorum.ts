@@ -6,7 +6,8 @@ import { after, afterEach, before, type TestContext } from 'node:test'
 import { QuorumRedisStore, RedisStore } from 'fastify-idempotency/redis'
 import type { StoredResponse } from '../../../src/response.ts'
 import type { Claim, ClaimRequest, ClaimResult, IdempotencyRecord, IdempotencyStore } from '../../../src/store.ts'
-import { intercepted, until } from '../stores.ts'
+import type { Member } from '../../../src/stores/redis/vote.ts'
+import { intercepted as interceptedStore, until } from '../stores.ts'
 import { type RedisServer, startAll, startRedis, stopAll } from './servers.ts'
 
 export const TTL_MS = 3_600_000
@@ -17,7 +18,17 @@ export const SHORT_TIMEOUT_MS = 300
 export const PAID: StoredResponse = { statusCode: 201, headers: {}, body: 'paid', replayable: true }
 
 /** What stands between the quorum and one of its members. */
-export type Between = (member: IdempotencyStore, index: number) => IdempotencyStore
+export type Between = (member: RedisStore, index: number) => Member
+
+/** A member whose calls go through `intercept`. */
+export function intercepted(
+  member: RedisStore,
+  intercept: (operation: keyof Member, perform: () => Promise<unknown>) => Promise<unknown>,
+): Member {
+  const giveBack = (claim: Claim, ttlMs: number) =>
+    intercept('giveBack', () => member.giveBack(claim, ttlMs)) as Promise<boolean>
+  return { ...interceptedStore(member, intercept), giveBack }
+}
 
 export const straight: Between = (member) => member
 
