@@ -5,21 +5,21 @@ import {
   GetItemCommand,
   type GetItemCommandOutput,
   type ReturnValuesOnConditionCheckFailure,
-  UpdateItemCommand,
+  type UpdateItemCommand,
   type UpdateItemCommandOutput,
 } from '@aws-sdk/client-dynamodb'
 import { StoreTimeoutError } from '../../errors.ts'
+import { type CallOptions, type SharedOptions, UpdateItem } from './commands.ts'
 import { codeOf, isConditionFailed, isPassing, toldOf } from './errors.ts'
 import type { PreparedWrite } from './expressions.ts'
 import type { Meter } from './figures.ts'
 import type { Item } from './item.ts'
-import type { SharedSignals } from './signals.ts'
 import { itemBytes, writeUnits } from './size.ts'
 
 /** The part of the SDK's `DynamoDBClient` that is used, to read and write items. */
 export interface DynamoDBItemClient {
-  send(command: UpdateItemCommand, options: { abortSignal: AbortSignal }): Promise<UpdateItemCommandOutput>
-  send(command: GetItemCommand, options: { abortSignal: AbortSignal }): Promise<GetItemCommandOutput>
+  send(command: UpdateItemCommand, options: CallOptions): Promise<UpdateItemCommandOutput>
+  send(command: GetItemCommand, options: CallOptions): Promise<GetItemCommandOutput>
 }
 
 /** What became of a write: made, with what was there before; or its condition failed, with what is there now. */
@@ -31,7 +31,7 @@ export type Written =
 export interface CallSettings {
   readonly tableName: string
   readonly timeoutMs: number
-  readonly signals: SharedSignals
+  readonly options: SharedOptions
   readonly meter: Meter
 }
 
@@ -51,7 +51,7 @@ export class Calls {
   readonly #client: DynamoDBItemClient
   readonly #subject: Subject
   readonly #deadline: number
-  readonly #abortSignal: AbortSignal
+  readonly #options: CallOptions
   #hasWarned = false
 
   constructor(settings: CallSettings, client: DynamoDBItemClient, subject: Subject) {
@@ -60,7 +60,7 @@ export class Calls {
     this.#subject = subject
     const now = performance.now()
     this.#deadline = now + settings.timeoutMs
-    this.#abortSignal = settings.signals.at(now)
+    this.#options = settings.options.at(now)
   }
 
   /**
@@ -73,7 +73,7 @@ export class Calls {
     values: Item,
     ifNot: ReturnValuesOnConditionCheckFailure = 'NONE',
   ): Promise<Written> {
-    const command = new UpdateItemCommand({
+    const command = new UpdateItem({
       TableName: this.#settings.tableName,
       Key: this.#subject.key,
       ...input,
@@ -82,7 +82,7 @@ export class Calls {
       ...(ifNot !== 'NONE' && { ReturnValues: 'ALL_OLD', ReturnValuesOnConditionCheckFailure: ifNot }),
     })
     try {
-      const output = await this.#send((options) => this.#client.send(command, options))
+      const output = await this.#send(() => this.#client.send(command, this.#options))
       return { isDone: true, before: output.Attributes }
     } catch (error) {
       if (!isConditionFailed(error)) throw toldOf(error)
@@ -99,7 +99,7 @@ export class Calls {
       ReturnConsumedCapacity: 'TOTAL',
     })
     try {
-      const { Item: item } = await this.#send((options) => this.#client.send(command, options))
+      const { Item: item } = await this.#send(() => this.#client.send(command, this.#options))
       return item
     } catch (error) {
       throw toldOf(error)
@@ -115,7 +115,7 @@ export class Calls {
   }
 
   async #send<Output extends UpdateItemCommandOutput | GetItemCommandOutput>(
-    perform: (options: { abortSignal: AbortSignal }) => Promise<Output>,
+    perform: () => Promise<Output>,
   ): Promise<Output> {
     let throttledBy: unknown
     for (let attempt = 0; ; attempt++) {
@@ -134,7 +134,7 @@ export class Calls {
   }
 
   // Not by the signal alone: it comes later, and a client that pauses between attempts of its own may look at it late.
-  async #timed<Output>(perform: (options: { abortSignal: AbortSignal }) => Promise<Output>): Promise<Output> {
+  async #timed<Output>(perform: () => Promise<Output>): Promise<Output> {
     const { timeoutMs, meter } = this.#settings
     const startedAt = performance.now()
     let timer: NodeJS.Timeout | undefined
@@ -142,7 +142,7 @@ export class Calls {
       timer = setTimeout(() => reject(new StoreTimeoutError(timeoutMs)), this.#deadline - startedAt)
     })
     try {
-      return await Promise.race([perform({ abortSignal: this.#abortSignal }), expired])
+      return await Promise.race([perform(), expired])
     } finally {
       clearTimeout(timer)
       meter.called(this.#subject.operation, performance.now() - startedAt)

@@ -14,6 +14,7 @@ import type {
   WarningListener,
 } from '../../store.ts'
 import { type CallSettings, Calls, type Written } from './calls.ts'
+import { SharedOptions } from './commands.ts'
 import { isItemTooLarge } from './errors.ts'
 import {
   CLAIM,
@@ -32,7 +33,6 @@ import { type Item, ItemReader, partitionKey } from './item.ts'
 import { type KeyPage, listByCredential, type PageRequest } from './list.ts'
 import { type DynamoDBStoreClient, type DynamoDBStoreOptions, type ResolvedOptions, resolveOptions } from './options.ts'
 import { homeRegion } from './regions.ts'
-import { SharedSignals } from './signals.ts'
 import { MAX_ITEM_BYTES, Packer } from './size.ts'
 import { checkTable } from './table.ts'
 import { claimValues, expiryAt, instant, numberOf, ownerValues } from './values.ts'
@@ -68,7 +68,7 @@ export class DynamoDBStore implements IdempotencyStore {
     const { attributes, credentialIndex, tableName, timeoutMs } = this.#options
     this.#reader = new ItemReader(attributes)
     this.#packer = new Packer(this.#options)
-    this.#callSettings = { tableName, timeoutMs, signals: new SharedSignals(timeoutMs), meter: this.#meter }
+    this.#callSettings = { tableName, timeoutMs, options: new SharedOptions(timeoutMs), meter: this.#meter }
     this.#writes = {
       claim: prepared(credentialIndex ? CLAIM_WITH_CREDENTIAL : CLAIM, attributes),
       complete: prepared(COMPLETE, attributes),
