@@ -344,7 +344,7 @@ test('every client that the store built comes back after a failover', {
   const [sentinel] = topology.sentinelServers as [RedisServer]
   const proxy = await startProxy(sentinel)
   t.after(() => proxy.stop())
-  const clients = Array.from({ length: 20 }, () => connect({ sentinels: [proxy], name: topology.name }))
+  const clients = Array.from({ length: 20 }, () => connect({ sentinels: [proxy], name: topology.name }, 0))
   t.after(() => clients.forEach((client) => void client.disconnect()))
   await eventually('the clients to be ready', () => clients.every(({ client }) => client.status === 'ready'))
   await eventually('the clients to listen to the Sentinel', async () => {

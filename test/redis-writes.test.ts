@@ -45,7 +45,9 @@ it('fifty claims of one turn of the event loop reach Redis in one write', async 
   }
 })
 
-it('a connection that is silent for 5 s is given up, with all that waits on it', { timeout: 20_000 }, async (t) => {
+it('a connection that is silent for more than 5 s is given up, with all that waits on it', {
+  timeout: 20_000,
+}, async (t) => {
   const proxy = await startProxy(redis)
   t.after(() => proxy.stop())
   const store = await openStore(t, { url: proxy.url })
@@ -63,4 +65,9 @@ it('a connection that is silent for 5 s is given up, with all that waits on it',
   proxy.pass()
   await store.check()
   assert.equal(await store.release(result.claim), true)
+})
+
+it('a connection that WAIT holds up for longer than that is not', { timeout: 30_000 }, async (t) => {
+  const store = await openStore(t, { url: redis.url, waitReplicas: 1, waitTimeoutMs: 6_000 })
+  await assert.rejects(store.claim(request()), /replica/)
 })

@@ -55,16 +55,18 @@ export type RedisAddress = { readonly connection?: RedisConnection } & (
 )
 
 // A command that waits in a queue, or is sent again when its caller has long been answered, is a ghost write. Without
-// a queue and without retries a call either reached Redis on this connection or did not (RELIABILITY, rule 4). A silent
-// connection is given up, with all that waits on it: one timer for each connection, where `commandTimeout` sets one for
-// each command.
-const NO_RETRIES = { maxRetriesPerRequest: 0, connectTimeout: 2_000, socketTimeout: 5_000 } as const
+// a queue and without retries a call either reached Redis on this connection or did not (RELIABILITY, rule 4).
+const NO_RETRIES = { maxRetriesPerRequest: 0, connectTimeout: 2_000 } as const
 const NO_GHOSTS = { ...NO_RETRIES, enableOfflineQueue: false } as const
 
 // A Cluster client otherwise sends a command again that lost its connection, 100 ms later and up to 16 times: its reply
 // may have been lost after Redis carried it out. What MOVED and ASK refused is sent on at once all the same. Its nodes
 // connect when they are first asked, so that each needs its queue for that long.
 const NO_CLUSTER_GHOSTS = { enableOfflineQueue: false, retryDelayOnFailover: 0, retryDelayOnClusterDown: 0 } as const
+
+// Then a silent connection is given up, with all that waits on it. One timer for each connection, where `commandTimeout`
+// sets one for each command.
+const SILENT_FOR_MS = 5_000
 
 const RECONNECT = (attempt: number) => Math.min(attempt * 50, 500)
 
@@ -76,9 +78,12 @@ export interface OwnClient {
 
 const REVIVE_AFTER_MS = 100
 
-/** A client for an address, without an offline queue and without retries. */
-export function connect(address: RedisAddress): OwnClient {
-  const client = build(address)
+/**
+ * A client for an address, without an offline queue and without retries.
+ * @param waitTimeoutMs for how long WAIT may hold up a connection
+ */
+export function connect(address: RedisAddress, waitTimeoutMs: number): OwnClient {
+  const client = build(address, { socketTimeout: SILENT_FOR_MS + waitTimeoutMs })
   let isWanted = true
   client.on('error', () => {}) // a lost connection shows as failed calls; without a listener ioredis prints each one
   // A failover that is announced while ioredis asks a Sentinel for the master can end the client for good.
@@ -94,10 +99,10 @@ export function connect(address: RedisAddress): OwnClient {
   }
 }
 
-function build(address: RedisAddress): RedisClient {
+function build(address: RedisAddress, silence: { readonly socketTimeout: number }): RedisClient {
   const { sentinelTls, ...connection } = (address.connection ?? {}) as RedisConnection & { tls?: ConnectionOptions }
   if ('url' in address) {
-    return asClient(new Redis(address.url, { ...connection, ...NO_GHOSTS, retryStrategy: RECONNECT }))
+    return asClient(new Redis(address.url, { ...connection, ...NO_GHOSTS, ...silence, retryStrategy: RECONNECT }))
   }
   if ('sentinels' in address) {
     const { sentinels, name } = address
@@ -106,6 +111,7 @@ function build(address: RedisAddress): RedisClient {
         ...connection,
         ...(sentinelTls && { sentinelTLS: sentinelTls }),
         ...NO_GHOSTS,
+        ...silence,
         sentinels: [...sentinels],
         name,
         enableTLSForSentinelMode: connection.tls !== undefined,
@@ -119,7 +125,7 @@ function build(address: RedisAddress): RedisClient {
     ...NO_CLUSTER_GHOSTS,
     enableAutoPipelining: true,
     clusterRetryStrategy: RECONNECT,
-    redisOptions: { ...connection, ...NO_RETRIES },
+    redisOptions: { ...connection, ...NO_RETRIES, ...silence },
   })
   // Not while it is still connecting: it asks a node whether the Cluster is up, and none may be connecting itself then.
   cluster.on('ready', () => cluster.nodes().forEach(connectSoon))

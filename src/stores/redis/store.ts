@@ -91,14 +91,14 @@ export class RedisStore implements IdempotencyStore {
   /** @throws InvalidOptionError naming a wrong option */
   constructor(options: RedisStoreOptions) {
     const given = checkStoreOptions(options)
-    this.#ownClient = 'client' in given ? undefined : connect(given)
+    const policy = { replicas: given.waitReplicas ?? 0, timeoutMs: given.waitTimeoutMs ?? 500 }
+    this.#ownClient = 'client' in given ? undefined : connect(given, policy.timeoutMs)
     this.#client = 'client' in given ? given.client : (this.#ownClient as OwnClient).client
     this.#oneWrite = new OneWrite(this.#client)
     this.figures = redisFigures(this.#client)
     this.#keyPrefix = given.keyPrefix ?? ''
     this.#deflateFrom = given.deflateFrom ?? Number.POSITIVE_INFINITY
-    this.#waitReplicas = given.waitReplicas ?? 0
-    const policy = { replicas: this.#waitReplicas, timeoutMs: given.waitTimeoutMs ?? 500 }
+    this.#waitReplicas = policy.replicas
     this.#replicaWait = policy.replicas > 0 ? new ReplicaWait(this.#client, policy) : undefined
     this.#strict = given.strict ?? false
     for (const [name, lua] of Object.entries(SCRIPTS)) this.#client.defineCommand(name, { lua, numberOfKeys: 1 })
