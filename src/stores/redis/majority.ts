@@ -68,7 +68,7 @@ export function valuesOf<Value>(answers: readonly Answer<Value>[]): Value[] {
 }
 
 /** The highest number that `majority` of them reach; when there are fewer of them, the lowest. */
-export function reachedBy(majority: number, numbers: readonly number[]): number {
+function reachedBy(majority: number, numbers: readonly number[]): number {
   const descending = numbers.toSorted((a, b) => b - a)
   return descending[Math.min(majority, descending.length) - 1] ?? 0
 }
