@@ -67,7 +67,9 @@ export class TinyStore implements IdempotencyStore {
   }
 
   async release(claim: Claim): Promise<boolean> {
-    return this.#write(claim, 'failed', {}) && this.#rows.delete(claim.scopedKey)
+    // Fence 0: the claim's answer never came. Then only a key that was claimed for the first time may be forgotten.
+    const fence = Math.max(1, claim.fence)
+    return this.#write({ ...claim, fence }, 'failed', {}) && this.#rows.delete(claim.scopedKey)
   }
 
   async read(scopedKey: string): Promise<IdempotencyRecord | undefined> {
@@ -81,12 +83,16 @@ export class TinyStore implements IdempotencyStore {
     return found !== undefined && found.expiresAt > this.#now() ? found : undefined
   }
 
-  /** Only the token in the row may write, while pending, or when the same call was sent twice. */
+  /**
+   * Only the token in the row may write, while pending, or when the same call was sent twice. Not at a lower fence than
+   * the row's: then the key was taken over, and a late copy of this claim has taken it once more, unknown to its sender.
+   */
   #write(claim: Claim, orAlready: Row['state'], changes: Partial<Row>): boolean {
     const found = this.#live(claim.scopedKey)
-    const isOwned = found?.token === claim.token && (found.state === 'pending' || found.state === orAlready)
-    if (isOwned) Object.assign(found, changes)
-    return isOwned
+    if (found?.token !== claim.token || found.fence > claim.fence) return false
+    if (found.state !== 'pending' && found.state !== orAlready) return false
+    Object.assign(found, changes)
+    return true
   }
 }
 

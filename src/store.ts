@@ -48,7 +48,7 @@ export interface Claim {
   readonly scopedKey: string
   readonly fingerprint: string
   readonly token: string
-  /** 1 for a fresh key, one more each time the key is taken over. */
+  /** 1 for a fresh key, one more each time the key is taken over; 0 in a release: the claim's answer never came. */
   readonly fence: number
   /** The region that decides about this key, of a store with several. */
   readonly region?: string
@@ -120,6 +120,10 @@ export type WarningListener = (warning: StoreWarning) => void
  * Every method may reject; the plugin reads a rejection, and a call that outlives `storeTimeoutMs`, as *unknown*:
  * it may or may not have happened, and may still happen. A store throws {@link ResponseTooLargeError} from
  * `complete` when it can never take this response.
+ *
+ * `complete`, `fail`, `renew` and `release` compare token and fence: the writer is the owner if the record has his
+ * token and no higher fence than his. With a higher one he was overtaken, although the token is his: a copy of his claim
+ * came late and took the key once more.
  */
 export interface IdempotencyStore {
   /** Value of the `store` label in metrics and logs: `memory`, `redis`, … */
@@ -149,7 +153,11 @@ export interface IdempotencyStore {
   /** Restarts the lease of a pending record: `leaseMs` from now by the store's clock. False: no longer the owner. */
   renew(claim: Claim, leaseMs: number): Promise<boolean>
 
-  /** Deletes a record that is not completed. False: nothing of this token's was there. */
+  /**
+   * Deletes a record that is not completed. False: nothing of this claim's was there. A claim with fence 0, whose
+   * answer never came, is taken for one with fence 1: a key that was taken over is not forgotten, since its fences
+   * would begin anew.
+   */
   release(claim: Claim): Promise<boolean>
 
   /** The live record of a key, for waiting requests and operators; undefined when absent or expired. */

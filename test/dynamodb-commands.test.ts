@@ -2,8 +2,8 @@
 
 import assert from 'node:assert/strict'
 import { it } from 'node:test'
-import { UpdateItemCommand } from '@aws-sdk/client-dynamodb'
-import { SharedOptions, UpdateItem } from '../src/stores/dynamodb/commands.ts'
+import * as sdk from '@aws-sdk/client-dynamodb'
+import { SharedOptions, UpdateItemCommand } from '../src/stores/dynamodb/commands.ts'
 import { claimed, responseOf, testBed } from './support/dynamodb/bed.ts'
 import { clientOf } from './support/dynamodb/client.ts'
 import { request } from './support/requests.ts'
@@ -81,7 +81,8 @@ it('whoever wraps send of the client gets an UpdateItemCommand with the input of
   }
   const asked = request()
   await claimed(bed.store({ client }), asked)
-  assert.ok(sent[0] instanceof UpdateItemCommand)
+  assert.ok(sent[0] instanceof sdk.UpdateItemCommand)
+  assert.equal(sent[0].constructor.name, 'UpdateItemCommand')
   assert.deepEqual(sent[0].input.Key, { pk: { S: asked.scopedKey } })
 })
 
@@ -89,7 +90,7 @@ it('two clients in one process keep their calls apart', async (t) => {
   const nowhere = clientOf('http://127.0.0.1:1')
   t.after(() => nowhere.destroy())
   const options = new SharedOptions(1_000).at(0)
-  const command = () => new UpdateItem({ TableName: bed.tableName, Key: { pk: { S: 'apart' } } })
+  const command = () => new UpdateItemCommand({ TableName: bed.tableName, Key: { pk: { S: 'apart' } } })
   await bed.client.send(command(), options)
   await assert.rejects(nowhere.send(command(), options))
   await bed.client.send(command(), options)

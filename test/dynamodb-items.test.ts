@@ -3,10 +3,20 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, it } from 'node:test'
+import type { Claim } from '../src/store.ts'
+import type { DynamoDBStore } from '../src/stores/dynamodb/index.ts'
 import { claimed, responseOf, testBed } from './support/dynamodb/bed.ts'
 import { request } from './support/requests.ts'
 
 const bed = testBed()
+
+const WRITES: Readonly<Record<string, (store: DynamoDBStore, claim: Claim) => Promise<boolean>>> = {
+  complete: (store, claim) => store.complete(claim, responseOf('paid'), 60_000),
+  fail: (store, claim) => store.fail(claim, 60_000),
+  renew: (store, claim) => store.renew(claim, 30_000),
+  'renew beyond its end': (store, claim) => store.renew(claim, 300_000),
+  release: (store, claim) => store.release(claim),
+}
 
 describe('an item', () => {
   const scopedKey = () => `idem#v1#acme#POST:/pay#${randomUUID()}`
@@ -21,7 +31,7 @@ describe('an item', () => {
       fingerprint: { S: 'f' },
       claim_token: { S: asked.token },
       fence: { N: '1' },
-      previous_expires_at: { N: '9000000000000000' },
+      previous_expires_at: { N: '0' },
       lease_expires_at: { N: '1700000030123' },
       expires_at: { N: '1700000061' },
       expires_at_ms: { N: '1700000060123' },
@@ -123,6 +133,21 @@ describe('an item', () => {
     }
   })
 
+  it('seeded by hand without a fence is freed by what was read of it', async () => {
+    const key = scopedKey()
+    await bed.put({
+      pk: { S: key },
+      state: { S: 'failed' },
+      fingerprint: { S: 'f' },
+      claim_token: { S: 't' },
+      expires_at: { N: String(Math.floor(Date.now() / 1_000) + 60) },
+    })
+    const store = bed.store()
+    const record = (await store.read(key)) ?? assert.fail('no record')
+    assert.equal(await store.release(record), true)
+    assert.equal(await store.read(key), undefined)
+  })
+
   it('of somebody else is refused, and not overwritten', async () => {
     const key = scopedKey()
     await bed.put({ pk: { S: key }, invoice: { S: '4711' } })
@@ -168,6 +193,37 @@ describe('the fence of a key whose expired record is still there', () => {
     assert.equal((await claimed(later, asked)).fence, 1)
     assert.equal((await later.read(key))?.fence, 1)
     assert.equal((await claimed(later, asked)).fence, 1)
+  })
+
+  for (const [operation, write] of Object.entries(WRITES)) {
+    it(`does not keep its owner from ${operation}`, async () => {
+      const key = randomUUID()
+      const later = await expired(key)
+      const claim = await claimed(later, request(key))
+      assert.equal(await write(later, claim), true)
+      assert.equal((await later.read(key))?.fence, operation === 'release' ? undefined : 1)
+    })
+
+    it(`keeps from ${operation} who was overtaken, though a copy of his claim has come late`, async () => {
+      const key = randomUUID()
+      const later = await expired(key)
+      const asked = { ...request(key), leaseMs: 1 }
+      const claim = await claimed(later, asked)
+      const evenLater = bed.store({ now: () => Date.now() + 125_000 })
+      assert.equal((await claimed(evenLater, { ...request(key), leaseMs: 1 })).fence, 4)
+      const last = bed.store({ now: () => Date.now() + 130_000 })
+      assert.equal((await claimed(last, asked)).fence, 5)
+      assert.equal(await write(last, claim), false)
+      assert.equal((await last.read(key))?.fence, 5)
+    })
+  }
+
+  it('is no reason to keep a key whose claim was not answered', async () => {
+    const key = randomUUID()
+    const later = await expired(key)
+    const claim = await claimed(later, request(key))
+    assert.equal(await later.release({ ...claim, fence: 0 }), true)
+    assert.equal(await later.read(key), undefined)
   })
 
   it('is 2 for a takeover after the owner has renewed', async () => {

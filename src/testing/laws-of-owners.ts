@@ -1,4 +1,7 @@
-/** Laws of `complete`, `fail`, `renew` and `release`: only the bearer of the token in the record writes. */
+/**
+ * Laws of `complete`, `fail`, `renew` and `release`: only the bearer of the token in the record writes, and not he
+ * if the record has a higher fence than his.
+ */
 
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
@@ -14,6 +17,7 @@ export function ownerLaws(trial: Trial): void {
   })
   describe('owners', { concurrency: trial.concurrency }, () => {
     sentTwice(trial)
+    unknownFence(trial)
     finished(trial)
     late(trial)
   })
@@ -46,6 +50,16 @@ const SITUATIONS: Readonly<Record<string, (trial: Trial) => Promise<Stale>>> = {
     const { old, owner } = await takenOver(trial)
     await trial.client(1).fail(owner, LONG_TTL_MS)
     return { claim: old, kept: { claim: owner, state: 'failed' } }
+  },
+  // The copy finds the lease of the one that took over run out, and takes the key once more, at a fence of which the
+  // bearer of the token was never told.
+  'after a takeover, when a copy of its claim has come late': async (trial) => {
+    const request = newRequest({ leaseMs: SHORT_MS })
+    const claim = await trial.claim(request)
+    await trial.outlast(SHORT_MS)
+    await trial.takeOver(rivalOf(request, { leaseMs: SHORT_MS }), 'expired')
+    await trial.outlast(SHORT_MS)
+    return { claim, kept: { claim: await trial.takeOver(request, 'expired'), state: 'pending' } }
   },
   'after its release': async (trial) => {
     const claim = await trial.claim()
@@ -108,12 +122,27 @@ function sentTwice(trial: Trial): void {
     assert.equal(await trial.client(1).renew(claim, LONG_LEASE_MS), true)
     await trial.expectRecord(claim, 'pending')
   })
+}
 
-  // After a lost reply the plugin gives a claim back without ever having seen its fence.
-  it('a release is by token, whatever the fence in the claim', async () => {
+// After a lost reply the plugin gives a claim back without ever having seen its fence.
+function unknownFence(trial: Trial): void {
+  it('a release with fence 0 frees a key that was claimed for the first time', async () => {
     const claim = await trial.claim()
     await trial.release({ ...claim, fence: 0 })
     await trial.expectAbsent(claim.scopedKey)
+  })
+
+  it('a release with fence 0 frees a key whose first claim has failed', async () => {
+    const claim = await trial.claim()
+    await trial.client().fail(claim, LONG_TTL_MS)
+    await trial.release({ ...claim, fence: 0 })
+    await trial.expectAbsent(claim.scopedKey)
+  })
+
+  it('a release with fence 0 does not forget a key that was taken over, whose fences would begin anew', async () => {
+    const { owner } = await takenOver(trial)
+    assert.equal(await trial.client().release({ ...owner, fence: 0 }), false)
+    await trial.expectRecord(owner, 'pending')
   })
 }
 

@@ -146,7 +146,9 @@ export class MapStore implements IdempotencyStore {
   }
 
   protected mayWrite(write: Write, row: Row, claim: Claim): boolean {
-    return row.token === claim.token && (row.state === 'pending' || row.state === MAY_REPEAT[write])
+    const fence = write === 'release' ? Math.max(1, claim.fence) : claim.fence
+    if (row.token !== claim.token || row.fence > fence) return false
+    return row.state === 'pending' || row.state === MAY_REPEAT[write]
   }
 
   /** What is kept of a response, and also what is given of one that was kept. */
@@ -199,6 +201,35 @@ export const BROKEN_STORES: Readonly<Record<string, BrokenStore>> = {
         }
       })(),
     seenBy: ['renew by a token after a takeover returns false', 'fail by a token after a takeover returns false'],
+  },
+  'ownership is by token alone': {
+    create: () =>
+      new (class extends MapStore {
+        protected override mayWrite(write: Write, row: Row, claim: Claim): boolean {
+          return super.mayWrite(write, row, { ...claim, fence: row.fence })
+        }
+      })(),
+    seenBy: ['complete', 'fail', 'renew', 'release'].map(
+      (write) => `${write} by a token after a takeover, when a copy of its claim has come late returns false`,
+    ),
+  },
+  'a release with fence 0 is taken for the owner': {
+    create: () =>
+      new (class extends MapStore {
+        protected override mayWrite(write: Write, row: Row, claim: Claim): boolean {
+          return super.mayWrite(write, row, claim.fence === 0 ? { ...claim, fence: row.fence } : claim)
+        }
+      })(),
+    seenBy: ['a release with fence 0 does not forget a key that was taken over'],
+  },
+  'a release with fence 0 is refused': {
+    create: () =>
+      new (class extends MapStore {
+        protected override mayWrite(write: Write, row: Row, claim: Claim): boolean {
+          return claim.fence > 0 && super.mayWrite(write, row, claim)
+        }
+      })(),
+    seenBy: ['a release with fence 0 frees a key that was claimed for the first time'],
   },
   'its own token is not recognised': {
     create: () =>

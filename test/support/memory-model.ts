@@ -1,11 +1,13 @@
 /** A memory store and a naive model of it that are told the same things, and must say the same. */
 
 import assert from 'node:assert/strict'
-import fc from 'fast-check'
 import { type Claim, type ClaimRequest, type IdempotencyRecord, MemoryStore } from '../../src/index.ts'
+import { KEYS, type Step, type WriteStep } from './memory-steps.ts'
 
 const MAX_RECORDS = 4
-const MAX_BYTES = 6_000
+const MAX_BYTES = 4_400
+/** What the store counts for a record besides its body, at least, and at most 100 more. */
+const RECORD_BYTES = 600
 
 interface ModelRecord {
   readonly fingerprint: string
@@ -50,9 +52,9 @@ class Model {
     return this.describe('claimed', record)
   }
 
-  owned(key: string, token: string, orAlready: ModelRecord['state']): ModelRecord | undefined {
-    const record = this.find(key)
-    if (record?.token !== token) return undefined
+  owned({ scopedKey, token, fence }: Claim, orAlready: ModelRecord['state']): ModelRecord | undefined {
+    const record = this.find(scopedKey)
+    if (record?.token !== token || record.fence > fence) return undefined
     return record.state === 'pending' || record.state === orAlready ? record : undefined
   }
 
@@ -69,10 +71,11 @@ class Model {
 export class Comparison {
   readonly #model = new Model()
   readonly #store = new MemoryStore({ maxRecords: MAX_RECORDS, maxBytes: MAX_BYTES, now: () => this.#model.now })
-  /** Every claim that was ever asked for: any of them may come back. */
-  readonly #asked: ClaimRequest[] = []
+  /** Every claim that was ever asked for, with the fence it got, or 0: any of them may come back, and may write. */
+  readonly #asked: (ClaimRequest & { readonly fence: number })[] = []
   #refused = 0
   #takenOver = 0
+  #overtaken = 0
 
   async take(step: Step): Promise<void> {
     switch (step.kind) {
@@ -97,37 +100,44 @@ export class Comparison {
   }
 
   async #claim(request: ClaimRequest): Promise<void> {
-    this.#asked.push(request)
     const isNew = this.#model.find(request.scopedKey) === undefined
+    let fence = 0
     try {
       const result = await this.#store.claim(request)
       const expected = this.#model.claim(request)
       if (result.outcome === 'exists') assert.equal(describeRecord('exists', result.record), expected)
       else assert.equal(`claimed ${result.claim.token} ${result.claim.fence}`, expected)
+      if (result.outcome === 'claimed') fence = result.claim.fence
       if (result.outcome === 'claimed' && result.takenOver !== 'no') this.#takenOver++
     } catch (error) {
       if ((error as { code?: string }).code !== 'FST_IDEMPOTENCY_STORE_FULL') throw error
       this.#refused++
       assert.ok(isNew, 'refused a key that it has')
-      const isAtBound = this.#model.held.length >= MAX_RECORDS || heldBytes(this.#model.held) + 1_100 > MAX_BYTES
+      const isAtBound =
+        this.#model.held.length >= MAX_RECORDS || heldBytes(this.#model.held) + RECORD_BYTES + 100 > MAX_BYTES
       assert.ok(isAtBound, 'refused although there is room')
     }
+    this.#asked.push({ ...request, fence })
   }
 
   async #write(step: Exclude<Step, { kind: 'advance' | 'claim' | 'claim again' }>): Promise<void> {
-    const request = this.#asked.at(-1 - (step.of % this.#asked.length))
-    if (request === undefined) return
+    const claim = this.#asked.at(-1 - (step.of % this.#asked.length))
+    if (claim === undefined) return
     const orAlready = ({ complete: 'completed', fail: 'failed', renew: 'pending', release: 'failed' } as const)[
       step.kind
     ]
-    const owned = this.#model.owned(request.scopedKey, request.token, orAlready)
-    const done = await this.#perform(step, { ...request, fence: 0 })
+    // Without a fence, as if the answer had not come, a release counts as that of a first claim.
+    const known = step.kind === 'release' && claim.fence === 0 ? { ...claim, fence: 1 } : claim
+    const owned = this.#model.owned(known, orAlready)
+    const found = this.#model.find(claim.scopedKey)
+    if (found?.token === claim.token && claim.fence > 0 && found.fence > claim.fence) this.#overtaken++
+    const done = await this.#perform(step, claim)
     if (done === 'too large') {
-      assert.ok(owned !== undefined && heldBytes(this.#model.held) + step.bytes + 1_100 > MAX_BYTES)
+      assert.ok(owned !== undefined && heldBytes(this.#model.held) + step.bytes + RECORD_BYTES + 100 > MAX_BYTES)
       return
     }
     assert.equal(done, owned !== undefined)
-    if (owned !== undefined) this.#apply(step, request.scopedKey, owned)
+    if (owned !== undefined) this.#apply(step, claim.scopedKey, owned)
   }
 
   async #perform(step: WriteStep, claim: Claim): Promise<boolean | 'too large'> {
@@ -184,12 +194,12 @@ export class Comparison {
   }
 
   /** When everything has expired nothing is left, not even a byte. Returns what has happened, to see that it did. */
-  async end(): Promise<{ refused: number; takenOver: number }> {
+  async end(): Promise<{ refused: number; takenOver: number; overtaken: number }> {
     this.#model.now += 1_000_000
     for (const key of KEYS) assert.equal(await this.#store.read(key), undefined)
     assert.deepEqual(this.#store.usage, { records: 0, bytes: 0, refused: this.#refused })
     await this.#store.close()
-    return { refused: this.#refused, takenOver: this.#takenOver }
+    return { refused: this.#refused, takenOver: this.#takenOver, overtaken: this.#overtaken }
   }
 }
 
@@ -198,7 +208,7 @@ function responseOf(bytes: number) {
 }
 
 function heldBytes(records: readonly ModelRecord[]): number {
-  return records.reduce((sum, { bodyBytes }) => sum + 1_000 + bodyBytes, 0)
+  return records.reduce((sum, { bodyBytes }) => sum + RECORD_BYTES + bodyBytes, 0)
 }
 
 function describeRecord(outcome: 'exists' | 'read', record: IdempotencyRecord | undefined): string {
@@ -206,45 +216,3 @@ function describeRecord(outcome: 'exists' | 'read', record: IdempotencyRecord | 
   const { token, fence, state, leaseRemainingMs, response } = record
   return `${outcome} ${token} ${fence} ${state} ${leaseRemainingMs} ${response?.body?.length ?? '-'}`
 }
-
-const KEYS = ['a', 'b', 'c', 'd', 'e', 'f']
-
-interface WriteStep {
-  readonly kind: 'complete' | 'fail' | 'renew' | 'release'
-  readonly of: number
-  readonly ms: number
-  readonly bytes: number
-}
-
-/** One thing that happens to the store. */
-export type Step =
-  | { readonly kind: 'advance'; readonly ms: number }
-  | { readonly kind: 'claim again'; readonly of: number }
-  | ({ readonly kind: 'claim'; readonly key: string } & Pick<
-      ClaimRequest,
-      'fingerprint' | 'leaseMs' | 'ttlMs' | 'takeOverExpired'
-    >)
-  | WriteStep
-
-const ms = fc.oneof(fc.integer({ min: 1, max: 300 }), fc.integer({ min: 1, max: 5_000 }))
-// Counted from the newest claim, which is the most likely to own anything.
-const of = fc.oneof(fc.nat({ max: 5 }), fc.nat({ max: 40 }))
-/** What may happen next. */
-export const anyStep: fc.Arbitrary<Step> = fc.oneof(
-  fc.record({ kind: fc.constant('advance' as const), ms }),
-  fc.record({ kind: fc.constant('claim again' as const), of }),
-  fc.record({
-    kind: fc.constant('claim' as const),
-    key: fc.constantFrom(...KEYS),
-    fingerprint: fc.constantFrom('f', 'f', 'f', 'g'),
-    leaseMs: ms,
-    ttlMs: ms,
-    takeOverExpired: fc.boolean(),
-  }),
-  fc.record({
-    kind: fc.constantFrom('complete' as const, 'fail' as const, 'renew' as const, 'release' as const),
-    of,
-    ms,
-    bytes: fc.integer({ min: 0, max: 2_500 }),
-  }),
-)

@@ -5,11 +5,10 @@ import {
   GetItemCommand,
   type GetItemCommandOutput,
   type ReturnValuesOnConditionCheckFailure,
-  type UpdateItemCommand,
   type UpdateItemCommandOutput,
 } from '@aws-sdk/client-dynamodb'
 import { StoreTimeoutError } from '../../errors.ts'
-import { type CallOptions, type SharedOptions, UpdateItem } from './commands.ts'
+import { type CallOptions, type SharedOptions, UpdateItemCommand } from './commands.ts'
 import { codeOf, isConditionFailed, isPassing, toldOf } from './errors.ts'
 import type { PreparedWrite } from './expressions.ts'
 import type { Meter } from './figures.ts'
@@ -73,7 +72,7 @@ export class Calls {
     values: Item,
     ifNot: ReturnValuesOnConditionCheckFailure = 'NONE',
   ): Promise<Written> {
-    const command = new UpdateItem({
+    const command = new UpdateItemCommand({
       TableName: this.#settings.tableName,
       Key: this.#subject.key,
       ...input,

@@ -1,7 +1,7 @@
 /** What calls that begin together share: a signal that ends them when their time is over, and the SDK's middleware. */
 
 import { setMaxListeners } from 'node:events'
-import { UpdateItemCommand } from '@aws-sdk/client-dynamodb'
+import * as sdk from '@aws-sdk/client-dynamodb'
 import { LONGEST_TIMER_MS } from '../option-rules.ts'
 
 /** As the SDK takes them with each call. */
@@ -44,17 +44,17 @@ export class SharedOptions {
   }
 }
 
-type Resolve = UpdateItemCommand['resolveMiddleware']
+type Resolve = sdk.UpdateItemCommand['resolveMiddleware']
 
 /** Resolved middleware, by the options of the calls and the configuration of the client that sends them. */
 const resolved = new WeakMap<object, WeakMap<object, ReturnType<Resolve>>>()
 
 /**
- * `UpdateItemCommand`, with its middleware put together once for all calls that share their options. The SDK does that
+ * The SDK's command, with its middleware put together once for all calls that share their options. The SDK does that
  * for each call, which takes a seventh of all that a call costs; its `cacheMiddleware` does it once for good, but only for
  * calls without options. What is added to a client's middleware is in use a tenth of the timeout later.
  */
-export class UpdateItem extends UpdateItemCommand {
+export class UpdateItemCommand extends sdk.UpdateItemCommand {
   override resolveMiddleware(...given: Parameters<Resolve>): ReturnType<Resolve> {
     const [, configuration, options] = given
     if (options === undefined) return super.resolveMiddleware(...given)

@@ -21,7 +21,17 @@ const NEXT_VERSION = '#version = if_not_exists(#version, :zero) + :one'
 
 const EXPIRY = '#expiresAt = :expiresAt, #expiresAtMs = :expiresAtMs'
 
-const ownedIn = (states: string) => `(#claimToken = :token AND #state IN (${states}) AND NOT ${EXPIRED})`
+/** Its claim found no item or an expired one, and nothing has been written since: its fence is 1, whatever it says. */
+const FRESH = '(#previousExpiresAt <= #createdAt)'
+
+/**
+ * The record has a higher fence than the writer: somebody has taken the key over from him, and a copy of his claim that
+ * came late has taken it back without anybody's knowing.
+ */
+const OVERTAKEN = `(#fence > :fence AND NOT ${FRESH})`
+
+const ownedIn = (states: string) =>
+  `(#claimToken = :token AND #state IN (${states}) AND NOT ${OVERTAKEN} AND NOT ${EXPIRED})`
 
 /**
  * A claim wins when there is no item, or an expired one, or one with the same fingerprint that has failed or whose
@@ -29,7 +39,7 @@ const ownedIn = (states: string) => `(#claimToken = :token AND #state IN (${stat
  * a claim that is sent twice must not restart its lease.
  *
  * The fence goes on from an expired item's too, since an update cannot tell the two apart. That it has is seen by
- * `previousExpiresAt`, and the owner's next write sets it right.
+ * `previousExpiresAt` (0: there was none), and the owner's next write sets it right.
  *
  * Values: token, fingerprint, leaseExpiresAt, lapsedBefore (a lease that ended before is over; 0: none is), expiresAt,
  * expiresAtMs, now, nowSeconds, and the words and numbers.
@@ -41,7 +51,7 @@ export const CLAIM: Write = {
     '(#state = :failed OR (#state = :pending AND #leaseExpiresAt < :lapsedBefore)))',
   update:
     'SET #state = :pending, #fingerprint = :fingerprint, #claimToken = :token, ' +
-    '#fence = if_not_exists(#fence, :zero) + :one, #previousExpiresAt = if_not_exists(#expiresAtMs, :never), ' +
+    '#fence = if_not_exists(#fence, :zero) + :one, #previousExpiresAt = if_not_exists(#expiresAtMs, :zero), ' +
     '#leaseExpiresAt = :leaseExpiresAt, #createdAt = :now, ' +
     `${EXPIRY}, ${NEXT_VERSION} REMOVE #response, #responseEncoding, #format`,
 }
@@ -74,20 +84,18 @@ export const FAIL: Write = {
   update: `SET #state = :failed, #fence = :fence, ${EXPIRY}, ${NEXT_VERSION} REMOVE #leaseExpiresAt, #previousExpiresAt`,
 }
 
-const OWNED_PENDING = `(#claimToken = :token AND #state = :pending AND NOT ${EXPIRED})`
-
 /**
  * Restarts a lease that ends before the record does, which it nearly always does.
  * Values: token, fence, leaseExpiresAt, keptUntil (what the record must outlive, in ms), now, nowSeconds.
  */
 export const RENEW: Write = {
-  condition: `${OWNED_PENDING} AND #expiresAtMs >= :keptUntil`,
+  condition: `${ownedIn(':pending')} AND #expiresAtMs >= :keptUntil`,
   update: `SET #leaseExpiresAt = :leaseExpiresAt, #fence = :fence, ${NEXT_VERSION} REMOVE #previousExpiresAt`,
 }
 
 /** Restarts a lease that would outlive the record, and keeps the record for it. Values: also expiresAt, expiresAtMs. */
 export const RENEW_AND_KEEP: Write = {
-  condition: OWNED_PENDING,
+  condition: ownedIn(':pending'),
   update: RENEW.update.replace('SET ', `SET ${EXPIRY}, `),
 }
 
@@ -96,7 +104,7 @@ export const RENEW_AND_KEEP: Write = {
  * receipt in place of the token: a release that was carried out and is sent again finds it and knows that it happened,
  * while the token is gone for good. The TTL attribute says now, because TTL leaves alone what is older than five years.
  *
- * Values: token, receipt (random, unique per release), now, nowSeconds.
+ * Values: token, fence, receipt (random, unique per release), now, nowSeconds.
  */
 export const RELEASE: Write = {
   condition: `${ownedIn(':pending, :failed')} OR #claimToken = :receipt`,
@@ -114,7 +122,6 @@ const WORDS = {
   ':deflate': { S: 'deflate' },
   ':zero': { N: '0' },
   ':one': { N: '1' },
-  ':never': { N: '9e15' },
 } as const
 
 /** A write made ready for a table: what does not change from call to call. */

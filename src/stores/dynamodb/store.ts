@@ -177,8 +177,10 @@ export class DynamoDBStore implements IdempotencyStore {
     return found !== undefined && found[this.#options.attributes.claimToken]?.S !== token
   }
 
-  async release({ scopedKey, token }: Claim): Promise<boolean> {
-    const values = { ':token': { S: token }, ':receipt': { S: randomUUID() }, ...instant(this.#options.now()) }
+  async release({ scopedKey, token, fence }: Claim): Promise<boolean> {
+    // Fence 0: the claim's answer never came. Then only a first claim may be forgotten.
+    const owner = { ':token': { S: token }, ':fence': numberOf(Math.max(1, fence)) }
+    const values = { ...owner, ':receipt': { S: randomUUID() }, ...instant(this.#options.now()) }
     return (await this.#calls('release', scopedKey).write(this.#writes.release, values)).isDone
   }
 
