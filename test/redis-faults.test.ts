@@ -80,11 +80,12 @@ describe('the owner knows its own claim', () => {
       await single.stop()
       await cluster.stop()
     })
-    const retries = { enableAutoPipelining: true, maxRetriesPerRequest: 50, retryStrategy: () => 5 }
+    const retries = { maxRetriesPerRequest: 50, retryStrategy: () => 5 }
     const inCluster = { enableAutoPipelining: true, redisOptions: retries, clusterRetryStrategy: () => 5 }
     const clients = {
       'single, 5': new Redis5(single.url, retries),
       'single, 6': new Redis(single.url, retries),
+      'single, 6, pipelining': new Redis(single.url, { ...retries, enableAutoPipelining: true }),
       'Cluster, 5': new Cluster5([...cluster.nodes], inCluster),
       'Cluster, 6': new Cluster([...cluster.nodes], inCluster),
     }
