@@ -37,4 +37,11 @@ export interface StoreCapabilities {
    * @default false
    */
   readonly keepsReferences?: boolean
+
+  /**
+   * May a fence in a race be higher than the least that the contract asks for? `true` for a store whose parts know
+   * different things of a key: it goes on from the highest. A fence that is too low, or given twice, stays a fault.
+   * @default false
+   */
+  readonly fencesMaySkip?: boolean
 }

@@ -119,6 +119,12 @@ export class Trial {
     return through(this.wire, store)
   }
 
+  /** Asserts the fence of a claim, or, of a store whose fences may skip, that it is no lower. */
+  expectFence({ fence }: Claim, expected: number): void {
+    if (this.capabilities.fencesMaySkip) assert.ok(fence >= expected, `fence ${fence}, although ${expected} is due`)
+    else assert.equal(fence, expected)
+  }
+
   /** How many tests that wait may run at a time: with a clock that is moved, one. */
   get concurrency(): number {
     return this.capabilities.advance === undefined ? 32 : 1

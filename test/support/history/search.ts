@@ -27,7 +27,7 @@ export type Verdict = 'explained' | 'undecided' | { readonly explained: number; 
 
 const NONE: State = { state: 'none', token: '', fence: 0, fingerprint: '', bytes: 'none' }
 const MAY_REPEAT = { complete: 'completed', fail: 'failed', renew: 'pending', release: 'failed' } as const
-const BOUND = 200_000
+const BOUND = 50_000
 
 export function search({ operations }: History): Verdict {
   const known = operations.filter(isKnown).sort((a, b) => a.t0 - b.t0)

@@ -40,7 +40,7 @@ async function knownMetrics(): Promise<ReadonlySet<string>> {
 function seriesIn(registry: Registry): string[] {
   return registry
     .getMetricsAsArray()
-    .flatMap((metric) => seriesOf(metric.name, metric.constructor.name === 'Histogram'))
+    .flatMap((metric) => seriesOf(metric.name, (metric as unknown as { type: string }).type === 'histogram'))
 }
 
 function seriesOf(name: string, isHistogram: boolean): string[] {
