@@ -8,7 +8,7 @@ import {
   type UpdateItemCommandOutput,
 } from '@aws-sdk/client-dynamodb'
 import { StoreTimeoutError } from '../../errors.ts'
-import { type CallOptions, type SharedOptions, UpdateItemCommand } from './commands.ts'
+import { type CallOptions, type Slot, type Slots, UpdateItemCommand } from './commands.ts'
 import { codeOf, isConditionFailed, isPassing, toldOf } from './errors.ts'
 import type { PreparedWrite } from './expressions.ts'
 import type { Meter } from './figures.ts'
@@ -30,7 +30,7 @@ export type Written =
 export interface CallSettings {
   readonly tableName: string
   readonly timeoutMs: number
-  readonly options: SharedOptions
+  readonly slots: Slots
   readonly meter: Meter
 }
 
@@ -49,17 +49,14 @@ export class Calls {
   readonly #settings: CallSettings
   readonly #client: DynamoDBItemClient
   readonly #subject: Subject
-  readonly #deadline: number
-  readonly #options: CallOptions
+  readonly #slot: Slot
   #hasWarned = false
 
   constructor(settings: CallSettings, client: DynamoDBItemClient, subject: Subject) {
     this.#settings = settings
     this.#client = client
     this.#subject = subject
-    const now = performance.now()
-    this.#deadline = now + settings.timeoutMs
-    this.#options = settings.options.at(now)
+    this.#slot = settings.slots.at(performance.now())
   }
 
   /**
@@ -81,7 +78,7 @@ export class Calls {
       ...(ifNot !== 'NONE' && { ReturnValues: 'ALL_OLD', ReturnValuesOnConditionCheckFailure: ifNot }),
     })
     try {
-      const output = await this.#send(() => this.#client.send(command, this.#options))
+      const output = await this.#send(() => this.#client.send(command, this.#slot.options))
       return { isDone: true, before: output.Attributes }
     } catch (error) {
       if (!isConditionFailed(error)) throw toldOf(error)
@@ -98,7 +95,7 @@ export class Calls {
       ReturnConsumedCapacity: 'TOTAL',
     })
     try {
-      const { Item: item } = await this.#send(() => this.#client.send(command, this.#options))
+      const { Item: item } = await this.#send(() => this.#client.send(command, this.#slot.options))
       return item
     } catch (error) {
       throw toldOf(error)
@@ -132,16 +129,18 @@ export class Calls {
     }
   }
 
-  // Not by the signal alone: it comes later, and a client that pauses between attempts of its own may look at it late.
+  // Not by the signal alone: a client that pauses between attempts of its own may look at it late.
   async #timed<Output>(perform: () => Promise<Output>): Promise<Output> {
     const { timeoutMs, meter } = this.#settings
     const startedAt = performance.now()
     let timer: NodeJS.Timeout | undefined
     const expired = new Promise<never>((_, reject) => {
-      timer = setTimeout(() => reject(new StoreTimeoutError(timeoutMs)), this.#deadline - startedAt)
+      timer = setTimeout(() => reject(new StoreTimeoutError(timeoutMs)), this.#slot.deadline - startedAt)
     })
     try {
       return await Promise.race([perform(), expired])
+    } catch (error) {
+      throw this.#slot.options.abortSignal.aborted ? new StoreTimeoutError(timeoutMs) : error
     } finally {
       clearTimeout(timer)
       meter.called(this.#subject.operation, performance.now() - startedAt)
@@ -152,7 +151,7 @@ export class Calls {
   async #pause(error: unknown, attempt: number): Promise<void> {
     this.#settings.meter.throttled(this.#subject.operation)
     const pauseMs = Math.random() * Math.min(FIRST_PAUSE_MS * 2 ** attempt, LONGEST_PAUSE_MS)
-    if (performance.now() + pauseMs >= this.#deadline) throw error
+    if (performance.now() + pauseMs >= this.#slot.deadline) throw error
     this.#warn(codeOf(error))
     await sleep(pauseMs)
   }

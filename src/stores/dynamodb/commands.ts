@@ -2,44 +2,47 @@
 
 import { setMaxListeners } from 'node:events'
 import * as sdk from '@aws-sdk/client-dynamodb'
-import { LONGEST_TIMER_MS } from '../option-rules.ts'
 
 /** As the SDK takes them with each call. */
 export interface CallOptions {
   readonly abortSignal: AbortSignal
 }
 
+/** What calls share that begin in the same tenth of the timeout. */
+export interface Slot {
+  readonly options: CallOptions
+  /** When their time is over and the signal is aborted, on the `performance.now()` clock. */
+  readonly deadline: number
+}
+
 const SLOTS_PER_TIMEOUT = 10
 
-/** The same options for all calls that begin in the same tenth of the timeout. */
-export class SharedOptions {
+/** Gives each call the slot of the moment. */
+export class Slots {
   readonly #timeoutMs: number
-  readonly #slotMs: number
-  #options: CallOptions | undefined
+  #slot: Slot | undefined
   #slotEndsAt = 0
 
   constructor(timeoutMs: number) {
     this.#timeoutMs = timeoutMs
-    this.#slotMs = timeoutMs / SLOTS_PER_TIMEOUT
   }
 
   /**
-   * The options of calls that begin at `now` (on the `performance.now()` clock). Their signal is aborted when their time
-   * is over, or up to a tenth of the timeout later.
+   * The slot of calls that begin at `now`. The deadline is that of the first of them, so that others have up to a tenth
+   * less: with the signal later than its deadline, an attempt of the SDK's own could yet be made after a call was given up.
    */
-  at(now: number): CallOptions {
-    if (this.#options === undefined || now >= this.#slotEndsAt) {
-      this.#options = { abortSignal: this.#openSignal() }
-      this.#slotEndsAt = now + this.#slotMs
+  at(now: number): Slot {
+    if (this.#slot === undefined || now >= this.#slotEndsAt) {
+      this.#slot = { options: { abortSignal: this.#openSignal() }, deadline: now + this.#timeoutMs }
+      this.#slotEndsAt = now + this.#timeoutMs / SLOTS_PER_TIMEOUT
     }
-    return this.#options
+    return this.#slot
   }
 
   #openSignal(): AbortSignal {
     const controller = new AbortController()
     setMaxListeners(0, controller.signal) // as many as there are calls under way
-    const afterMs = Math.min(this.#timeoutMs + this.#slotMs, LONGEST_TIMER_MS)
-    setTimeout(() => controller.abort(), afterMs).unref()
+    setTimeout(() => controller.abort(), this.#timeoutMs).unref()
     return controller.signal
   }
 }

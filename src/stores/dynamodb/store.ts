@@ -14,7 +14,7 @@ import type {
   WarningListener,
 } from '../../store.ts'
 import { type CallSettings, Calls, type Written } from './calls.ts'
-import { SharedOptions } from './commands.ts'
+import { Slots } from './commands.ts'
 import { isItemTooLarge } from './errors.ts'
 import {
   CLAIM,
@@ -68,7 +68,7 @@ export class DynamoDBStore implements IdempotencyStore {
     const { attributes, credentialIndex, tableName, timeoutMs } = this.#options
     this.#reader = new ItemReader(attributes)
     this.#packer = new Packer(this.#options)
-    this.#callSettings = { tableName, timeoutMs, options: new SharedOptions(timeoutMs), meter: this.#meter }
+    this.#callSettings = { tableName, timeoutMs, slots: new Slots(timeoutMs), meter: this.#meter }
     this.#writes = {
       claim: prepared(credentialIndex ? CLAIM_WITH_CREDENTIAL : CLAIM, attributes),
       complete: prepared(COMPLETE, attributes),
