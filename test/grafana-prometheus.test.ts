@@ -187,7 +187,7 @@ function pointsOf({ values }: Series): [number, number][] {
 
 test('no client was charged twice, and Prometheus counts what the clients saw', async () => {
   const trouble = tallies.map(({ doubled, errors }) => `${doubled} doubled, ${errors} errors`)
-  assert.deepEqual(trouble, Array(5).fill("0 doubled, 0 errors"))
+  assert.deepEqual(trouble, Array(5).fill('0 doubled, 0 errors'))
   const [{ executed, failed, replayed, mismatches, conflicts }] = tallies as [Tally]
   const seen = { claimed: executed + failed, replayed, mismatch: mismatches, in_progress: conflicts }
   for (const [outcome, count] of Object.entries(seen)) {

@@ -40,8 +40,8 @@ export interface DynamoDBStoreOptions {
    */
   readonly clockSkewMs?: number
   /**
-   * How long one operation may take in all, in ms, with its pauses after throttling. The plugin waits `storeTimeoutMs`
-   * for it, so a longer time here gives nothing but work that nobody waits for.
+   * How long one operation may take in all, in ms, up to a tenth less, with its pauses after throttling. The plugin waits
+   * `storeTimeoutMs` for it, so a longer time here gives nothing but work that nobody waits for.
    * @default 1_000
    */
   readonly timeoutMs?: number
