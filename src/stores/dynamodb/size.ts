@@ -62,7 +62,7 @@ export class Packer {
     const base = this.#fixedBytes + this.#claimBytes(claim)
     const plain = { value, isDeflated: false, itemBytes: base + valueBytes(value) }
     if (!this.#compress || writeUnits(plain.itemBytes) === 1) return plain
-    const small = await promisify(deflate)(encodeResponse(response))
+    const small = await promisify(deflate)('B' in value ? value.B : encodeResponse(response))
     const deflated = { value: { B: small }, isDeflated: true, itemBytes: base + this.#markBytes + small.length }
     return writeUnits(deflated.itemBytes) < writeUnits(plain.itemBytes) ? deflated : plain
   }
